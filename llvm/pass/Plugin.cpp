@@ -12,6 +12,8 @@
 #include "GpuCalls.h"
 #include "Inline.h"
 #include "Instrument.h"
+#include "Lanes.h"
+#include "Pipeline.h"
 #include "Replace.h"
 #include "Split.h"
 #include "Tables.h"
@@ -33,6 +35,8 @@ static bool parsePass(StringRef Name, ModulePassManager &MPM) {
       {"udf-gpu-calls", [&] { MPM.addPass(udf::GpuCallsPass()); }},
       {"udf-inline", [&] { MPM.addPass(udf::InlinePass()); }},
       {"udf-instrument", [&] { MPM.addPass(udf::InstrumentPass()); }},
+      {"udf-lanes", [&] { MPM.addPass(udf::LanesPass()); }},
+      {"udf-pipeline", [&] { MPM.addPass(udf::PipelinePass()); }},
       {"udf-replace", [&] { MPM.addPass(ReplacePass(Replace::Whole)); }},
       {"udf-replace<early>", [&] { MPM.addPass(ReplacePass(Replace::Early)); }},
       {"udf-replace<middle>",
@@ -71,6 +75,7 @@ static void registerPasses(PassBuilder &PB) {
         MPM.addPass(ReplacePass(ReplacePass::Stage::Middle,
                                 Level != OptimizationLevel::O0));
         MPM.addPass(udf::TablesPass(udf::TablesPass::Stage::Early));
+        MPM.addPass(udf::LanesPass());
       });
   PB.registerOptimizerLastEPCallback(
       [](ModulePassManager &MPM, OptimizationLevel Level, auto &&...) {
@@ -78,6 +83,7 @@ static void registerPasses(PassBuilder &PB) {
         MPM.addPass(ReplacePass(ReplacePass::Stage::Late,
                                 Level != OptimizationLevel::O0));
         MPM.addPass(udf::InlinePass(Level != OptimizationLevel::O0));
+        MPM.addPass(udf::PipelinePass());
       });
 }
 

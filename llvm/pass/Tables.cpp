@@ -41,9 +41,6 @@ using namespace llvm::PatternMatch;
 STATISTIC(NumLookups, "Number of table look-ups turned into calls");
 STATISTIC(NumInlined, "Number of such calls inlined");
 
-// Marks the functions that stand for a look-up.
-static constexpr StringLiteral TableMark = "udf-table";
-
 namespace {
 
 /// What the target can do with one register of floats.
@@ -152,7 +149,7 @@ Function *Tables::declare(const Twine &Name, unsigned Lanes,
                                  GlobalValue::InternalLinkage, Name, M);
   udf::copyTarget(Model, *F);
   Changed.insert(F);
-  F->addFnAttr(TableMark);
+  F->addFnAttr(udf::LateInlineMark);
   F->setDoesNotThrow();
   F->setDoesNotAccessMemory();
   F->addFnAttr(Attribute::WillReturn);
@@ -265,7 +262,7 @@ bool Tables::rewrite(Function &F) {
 bool Tables::inlineCalls() {
   SmallVector<Function *, 8> Made;
   for (Function &F : M)
-    if (F.hasFnAttribute(TableMark))
+    if (F.hasFnAttribute(udf::LateInlineMark))
       Made.push_back(&F);
   for (Function *F : Made) {
     for (User *U : make_early_inc_range(F->users())) {

@@ -9,9 +9,14 @@
 #ifndef UDF_PASS_TABLES_H
 #define UDF_PASS_TABLES_H
 
+#include "llvm/ADT/StringRef.h"
 #include "llvm/IR/PassManager.h"
 
 namespace udf {
+
+/// Marks functions that stand for an instruction until the vectorisers are
+/// done. Then udf-tables<late> inlines their calls.
+inline constexpr llvm::StringLiteral LateInlineMark = "udf-late-inline";
 
 /// Runs twice in clang's pipeline. Before the vectorisers, it turns the
 /// look-ups of the forms that udf-widen made into calls with vector variants.

@@ -1,0 +1,134 @@
+//===- Lanes.cpp - Instructions that C has no operator for ----------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// udf-lanes: gives calls of a scalar function the vector instruction it is.
+//
+// AVX-512 scales by a power of two, and takes a number apart into exponent and
+// significand, in one instruction each. A path writes them as calls of static
+// functions with a body in C, which says the same: udf_lane_scale,
+// udf_lane_exponent and udf_lane_significand. In a form for AVX-512 the calls
+// get vector variants that hold the instruction. Elsewhere the body is inlined.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Lanes.h"
+#include "Preserved.h"
+#include "Tables.h"
+#include "Target.h"
+#include "Widen.h"
+
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/Statistic.h"
+#include "llvm/IR/DerivedTypes.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/IntrinsicsX86.h"
+#include "llvm/IR/Module.h"
+#include "llvm/TargetParser/Triple.h"
+#include <optional>
+#include <string>
+
+#define DEBUG_TYPE "udf-lanes"
+
+using namespace llvm;
+
+STATISTIC(NumCalls, "Number of calls that got vector variants");
+
+namespace {
+
+/// One instruction, for 16 lanes and for eight.
+struct Operation {
+  StringLiteral Name; // of the scalar function
+  unsigned Arity;
+  Intrinsic::ID Of16, Of8;
+  std::optional<unsigned> Immediate; // behind the arguments
+};
+
+} // namespace
+
+// A significand is in [1, 2), and that of a negative number is a NaN.
+static constexpr unsigned InOneTwoOfPositive = 0b1000;
+
+static constexpr Operation Known[] = {
+    {"udf_lane_scale", 2, Intrinsic::x86_avx512_mask_scalef_ps_512,
+     Intrinsic::x86_avx512_mask_scalef_ps_256, std::nullopt},
+    {"udf_lane_exponent", 1, Intrinsic::x86_avx512_mask_getexp_ps_512,
+     Intrinsic::x86_avx512_mask_getexp_ps_256, std::nullopt},
+    {"udf_lane_significand", 1, Intrinsic::x86_avx512_mask_getmant_ps_512,
+     Intrinsic::x86_avx512_mask_getmant_ps_256, InOneTwoOfPositive},
+};
+
+/// The variant of \p Scalar for \p Lanes lanes.
+static Function *emitVariant(const Operation &Of, Function &Scalar,
+                             unsigned Lanes, const Function &Model) {
+  Module &M = *Scalar.getParent();
+  LLVMContext &Ctx = M.getContext();
+  auto *Ty = FixedVectorType::get(Type::getFloatTy(Ctx), Lanes);
+  SmallVector<Type *, 2> Params(Of.Arity, Ty);
+  Function *F = Function::Create(FunctionType::get(Ty, Params, false),
+                                 GlobalValue::InternalLinkage,
+                                 Scalar.getName() + ".v" + Twine(Lanes), M);
+  udf::copyTarget(Model, *F);
+  udf::requireVectorWidth(*F, Lanes * 32);
+  IRBuilder<> B(BasicBlock::Create(Ctx, "entry", F));
+  SmallVector<Value *, 5> Args;
+  for (Argument &A : F->args())
+    Args.push_back(&A);
+  if (Of.Immediate)
+    Args.push_back(B.getInt32(*Of.Immediate));
+  Args.push_back(Constant::getNullValue(Ty)); // of lanes that are masked: none
+  Args.push_back(B.getIntN(Lanes, ~0ULL));
+  if (Lanes == 16)
+    Args.push_back(B.getInt32(4)); // rounding: as the CPU is set
+  B.CreateRet(B.CreateIntrinsic(Lanes == 16 ? Of.Of16 : Of.Of8, {}, Args));
+  return F;
+}
+
+static void makeSpeculatable(Function &F) {
+  F.addFnAttr(udf::LateInlineMark);
+  F.setDoesNotThrow();
+  F.setDoesNotAccessMemory();
+  F.addFnAttr(Attribute::WillReturn);
+}
+
+/// Gives the calls of \p Scalar variants where the CPU has the instruction.
+static void rewrite(const Operation &Of, Function &Scalar,
+                    FunctionAnalysisManager &FAM,
+                    SetVector<Function *> &Changed) {
+  std::string Variants;
+  bool IsX86 =
+      Triple(Scalar.getParent()->getTargetTriple()).getArch() == Triple::x86_64;
+  for (User *U : Scalar.users()) {
+    auto *Call = dyn_cast<CallInst>(U);
+    if (!IsX86 || !Call || Call->getCalledFunction() != &Scalar ||
+        !Call->getFunction()->hasFnAttribute(udf::FormMark) ||
+        !udf::hasFeatures(*Call->getFunction(), "+avx512f,+avx512vl", FAM))
+      continue;
+    if (Variants.empty())
+      for (unsigned Lanes : {8u, 16u}) {
+        Function *F = emitVariant(Of, Scalar, Lanes, *Call->getFunction());
+        makeSpeculatable(*F);
+        Changed.insert(F);
+        Variants += (Twine(Variants.empty() ? "" : ",") + "_ZGV_LLVM_N" +
+                     Twine(Lanes) + std::string(Of.Arity, 'v') + "_" +
+                     Scalar.getName() + "(" + F->getName() + ")")
+                        .str();
+      }
+    Call->addFnAttr(Attribute::get(Scalar.getContext(),
+                                   "vector-function-abi-variant", Variants));
+    Changed.insert(Call->getFunction());
+    ++NumCalls;
+  }
+  makeSpeculatable(Scalar);
+  Changed.insert(&Scalar);
+}
+
+PreservedAnalyses udf::LanesPass::run(Module &M, ModuleAnalysisManager &MAM) {
+  auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
+  SetVector<Function *> Changed;
+  for (const Operation &O : Known)
+    if (Function *F = M.getFunction(O.Name); F && F->hasLocalLinkage())
+      rewrite(O, *F, FAM, Changed);
+  return Changed.empty() ? PreservedAnalyses::all()
+                         : preservedBut(Changed.getArrayRef(), FAM);
+}
