@@ -14,7 +14,7 @@ import mpmath
 import pytest
 from bounds import as_gappa, ends, gappa, halved, largest, needs_fma, needs_gappa, run_path
 from mpmath import iv, mpf
-from path_constants import UNIT, encoding, high, hull, low, read, single, source, value
+from path_constants import UNIT, high, hull, low, read, single, source
 
 STEPS = 32
 #: A piece is halved until its bound holds, this often at most.
@@ -24,22 +24,18 @@ BAND = 128
 #: exp is proved up to it. Beyond, s r^2/2 differs more from what C2 has of it, and all arguments
 #: are run.
 NEAR = 16.0
-#: Where t is below 2^LEAST, low parts may be subnormal. exp2's path ends before.
-LEAST = -102
 iv.prec = mpmath.mp.prec = 120
 
 
 @cache
 def header():
-    """The constants without their prefix, and the tables by place, t among them."""
+    """The constants without their prefix, those of a step among them, and the tables."""
     found, columns = read("common/exp_wide_constants.h").without("EXP_WIDE_")
     assert found["STEPS"] == STEPS
-    columns["t"] = [value(encoding(abs(e)) ^ (j << 18) | 127 << 23)
-                    for j, e in enumerate(columns["power"])]  # fmt: skip
-    # Entry j is for n = j + 1, and in the last one t is between 1/2 and 1.
-    columns["t"][-1] /= 2
-    assert all(0 < j + 1 - STEPS * mpmath.log(t, 2) < 2**-15
-               for j, t in enumerate(columns["t"][:-1]))  # fmt: skip
+    assert all(0 < j - STEPS * mpmath.log(t, 2) < 2**-15 for j, t in enumerate(columns["power"]))
+    # What n is multiplied by, in place of n/32.
+    found["INV_STEP"] = found["LOG2E"] * STEPS
+    found["STEP_HI"], found["STEP_LO"] = found["LN2_HI"] / STEPS, found["LN2_LO"] / STEPS
     return found, columns
 
 
@@ -50,9 +46,8 @@ def kappa():
 
 
 def logarithm(j):
-    """log(2^((j+1)/32) / t) of an entry."""
-    t = header()[1]["t"][j]
-    return (j + 1) % STEPS * mpmath.log(2) / STEPS - mpmath.log(t)
+    """log(2^(j/32) / t) of an entry."""
+    return j * mpmath.log(2) / STEPS - mpmath.log(header()[1]["power"][j])
 
 
 def last_step():
@@ -76,7 +71,7 @@ def exp_parts():
     for start in range(-most, most + 1, BAND):
         s, sigma, surplus = [], [], []
         for n in range(start, min(start + BAND, most + 1)):
-            j = (n - 1) % STEPS
+            j = n % STEPS
             s.append(mpf(columns["rest"][j]) - n * mpf(c["STEP_LO"]))
             sigma.append(logs[j] - n * (mpmath.log(2) / STEPS - c["STEP_HI"]))
             surplus.append((1 - kappa()) * s[-1] - sigma[-1])
@@ -106,7 +101,7 @@ def exp2_parts():
         known = {n: as_gappa(c[d]) for n, d in names.items()}
         known |= {"first": as_gappa(first), "second": as_gappa(second), "s": "1, 1"}
         known |= {"FIRST": known["first"], "SECOND": known["second"]}
-        t = columns["t"][j]
+        t = columns["power"][j]
         yield known, logarithm(j), mpf(single(t * c["LN2"])) / t, first, second
 
 
@@ -168,7 +163,7 @@ def test_the_reductions_are_exact():
     assert c["STEP_HI"] * 2**30 % 1 == 0
     assert radius() < 2**-30 * 2**24
     # The sum with n has a last bit of 1/32.
-    assert read("exp2/exp2f_wide.c").macros["EXP2_WIDE_MAX"] < 2**17
+    assert read("exp2/exp2f_wide.c").macros["EXP2_WIDE_MOST"] < 2**17
 
 
 @needs_gappa
@@ -178,22 +173,27 @@ def test_the_error_stays_below_the_width(name):
     assert 0.5 < max(shares(name)) < 1
 
 
+def range_of(name):
+    """The ends of a path."""
+    macros = read(f"{name}/{name}f_wide.c").macros
+    return [macros[f"{name.upper()}_WIDE_{end}"] for end in ("LEAST", "MOST")]
+
+
 @needs_fma
 @pytest.mark.slow
 def test_the_arguments_that_are_not_proved_are_right(tmp_path):
-    end = read("exp/expf_wide.c").macros["EXP_WIDE_MAX"]
-    every, decided, wrong = run_path(tmp_path, "exp", "avx512", [(-end, -NEAR), (NEAR, end)])
+    least, most = range_of("exp")
+    every, decided, wrong = run_path(tmp_path, "exp", "avx512", [(least, -NEAR), (NEAR, most)])
     assert wrong == 0
     assert 0.999 * every < decided
-    # exp2 is proved wherever it is used.
-    assert -read("exp2/exp2f_wide.c").macros["EXP2_WIDE_MAX"] > LEAST + 1
 
 
 @needs_fma
-@pytest.mark.parametrize(("name", "end", "zero"), [("exp", 55, 104), ("exp2", 80, 151)])
-def test_arguments_beyond_the_range_are_undecided_or_zero(tmp_path, name, end, zero):
-    beyond = [(end, end + 0.01), (-end - 0.01, -end), (-zero, 0.001 - zero), (200, 200.01)]
-    assert run_path(tmp_path, name, "avx512", [tuple(map(float, r)) for r in beyond])[1] == 0
+@pytest.mark.parametrize(("name", "zero"), [("exp", 104.0), ("exp2", 151.0)])
+def test_arguments_beyond_the_range_are_undecided_or_zero(tmp_path, name, zero):
+    least, most = range_of(name)
+    beyond = [(most, most + 0.01), (least - 0.01, least), (-zero, 0.001 - zero), (200.0, 200.01)]
+    assert run_path(tmp_path, name, "avx512", beyond)[1] == 0
     every, decided, wrong = run_path(tmp_path, name, "avx512", [(-zero - 0.1, -zero - 0.0001)])
     assert every == decided
     assert wrong == 0

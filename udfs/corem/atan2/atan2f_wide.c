@@ -90,7 +90,9 @@ UDF_INLINE float udf_atan2f_wide(float y, float x, int *hard) {
   float lower = high + __builtin_fmaf(capped, -width, low);
   uint32_t range = (udf_f32_bits(d) + ATAN2_WIDE_RANGE) & ATAN2_WIDE_BIT;
   uint32_t encoding = udf_f32_bits(high) - 1;
-  *hard = !((upper == lower) & (range != 0) & (encoding >= ATAN2_WIDE_LEAST));
+  // Masked, the last sum costs nothing more. No result is negative here.
+  lower = (range != 0) & (encoding >= ATAN2_WIDE_LEAST) ? lower : -1.0f;
+  *hard = upper != lower;
   return udf_f32_add_sign(upper, y);
 }
 #endif

@@ -5,48 +5,49 @@
 #define UDF_EXP_WIDE_CONSTANTS_H
 // Polynomial on |r| <= ln(2)/64: error < 2^-42.4, relative (supnorm).
 #define UDF_EXP_WIDE_STEPS 32
-#define UDF_EXP_WIDE_INV_STEP 0x1.715476p5f
-#define UDF_EXP_WIDE_STEP_HI 0x1.62e43p-6f
-#define UDF_EXP_WIDE_STEP_LO -0x1.05c61p-34f
+#define UDF_EXP_WIDE_LOG2E 0x1.715476p0f
+#define UDF_EXP_WIDE_LN2_HI 0x1.62e43p-1f
+#define UDF_EXP_WIDE_LN2_LO -0x1.05c61p-29f
 #define UDF_EXP_WIDE_C2 0x1.000014p-1f
 #define UDF_EXP_WIDE_C3 0x1.5555c8p-3f
 #define UDF_EXP_WIDE_C4 0x1.5555acp-5f
 #define UDF_EXP_WIDE_LESS 0x1.ffffdp-1f
 static const float udf_exp_wide_power[] = {
-    0x1.66c18p-132f,
-    0x1.aabfp-133f,
-    0x1.3014p-134f,
-    0x1.e56f8p-131f,
-    0x1.ea435p-129f,
-    0x1.70f3cp-131f,
-    0x1.9e9d6p-130f,
-    0x1.0dfbp-131f,
-    0x1.dc69a8p-128f,
-    0x1.d7a968p-128f,
-    0x1.4e07cp-130f,
-    0x1.3fda2p-130f,
-    0x1.9a155p-129f,
-    0x1.95839p-129f,
-    0x1.247ep-130f,
-    0x1.209dcp-130f,
-    0x1.e3eea4p-127f,
-    0x1.e42278p-127f,
-    0x1.2588ep-130f,
-    0x1.2ce48p-130f,
-    0x1.9b9b7p-129f,
-    0x1.a2486p-129f,
-    0x1.5502ep-130f,
-    0x1.689ecp-130f,
-    0x1.dfdd88p-128f,
-    0x1.3336p-131f,
-    0x1.b72p-130f,
-    0x1.b03p-131f,
-    0x1.fe4b2p-129f,
-    0x1.2575p-133f,
-    0x1.41d58p-132f,
-    0x1.fffcp-132f,
+    0x1.fffffp-1f,
+    0x1.059b06p0f,
+    0x1.0b557ep0f,
+    0x1.113014p0f,
+    0x1.172b7cp0f,
+    0x1.1d486ap0f,
+    0x1.23879ep0f,
+    0x1.29e9d6p0f,
+    0x1.306fd8p0f,
+    0x1.371a6ap0f,
+    0x1.3dea5ap0f,
+    0x1.44e07cp0f,
+    0x1.4bfda2p0f,
+    0x1.5342aap0f,
+    0x1.5ab072p0f,
+    0x1.6247ep0f,
+    0x1.6a09dcp0f,
+    0x1.71f752p0f,
+    0x1.7a113cp0f,
+    0x1.82588ep0f,
+    0x1.8ace48p0f,
+    0x1.93736ep0f,
+    0x1.9c490cp0f,
+    0x1.a5502ep0f,
+    0x1.ae89ecp0f,
+    0x1.b7f762p0f,
+    0x1.c199bp0f,
+    0x1.cb72p0f,
+    0x1.d5818p0f,
+    0x1.dfc964p0f,
+    0x1.ea4aeap0f,
+    0x1.f50756p0f,
 };
 static const float udf_exp_wide_rest[] = {
+    0x1.00001p-21f,
     0x1.c278fep-22f,
     0x1.0dfefcp-21f,
     0x1.0e03cap-21f,
@@ -78,7 +79,6 @@ static const float udf_exp_wide_rest[] = {
     0x1.03d4a4p-21f,
     0x1.0e181ep-21f,
     0x1.00efc6p-21f,
-    0x1.00001p-21f,
 };
 // Polynomial on |d| <= 1/64: error < 2^-error, relative (supnorm).
 #define UDF_EXP_WIDE_LN2 0x1.62e43p-1f
@@ -86,6 +86,7 @@ static const float udf_exp_wide_rest[] = {
 #define UDF_EXP_WIDE_D3 0x1.c6b126p-5f
 #define UDF_EXP_WIDE_D4 0x1.3b2b08p-7f
 static const float udf_exp_wide_rest_d[] = {
+    0x1.7df48p-22f,
     0x1.23e68cp-22f,
     0x1.8399ap-22f,
     0x1.6b3c2ap-22f,
@@ -117,6 +118,5 @@ static const float udf_exp_wide_rest_d[] = {
     0x1.818e8ep-22f,
     0x1.56c874p-22f,
     0x1.7901eap-22f,
-    0x1.7df48p-22f,
 };
 #endif // UDF_EXP_WIDE_CONSTANTS_H

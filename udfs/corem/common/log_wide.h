@@ -68,8 +68,9 @@ UDF_INLINE float udf_log_wide_round(float high, float low, float r, float share,
   float width = __builtin_fmaf(size, UDF_LOG_WIDE_RESULT / share, r * r);
   float upper = high + __builtin_fmaf(width, share, low);
   float lower = high + __builtin_fmaf(width, -share, low);
-  // Written so that NaN is hard.
-  *hard = (upper != lower) | !(size <= limit);
+  // That costs nothing, as an addition can be masked. NaN differs from 0, too.
+  lower = size <= limit ? lower : 0;
+  *hard = upper != lower;
   return upper;
 }
 

@@ -47,9 +47,12 @@ UDF_INLINE float udf_hypotf_wide(float x, float y, int *hard) {
       (__builtin_fmaf(-r, r, sum) + low) * udf_root_wide_half_inverse(r);
   float upper = __builtin_fmaf(rest, 1.0f + HYPOT_WIDE_WIDTH, r);
   float lower = __builtin_fmaf(rest, 1.0f - HYPOT_WIDE_WIDTH, r);
-  int outside =
-      udf_f32_bits(sum) - HYPOT_WIDE_MIN > HYPOT_WIDE_MAX - HYPOT_WIDE_MIN;
-  *hard = (upper != lower) | outside;
+  _Bool inside =
+      udf_f32_bits(sum) - HYPOT_WIDE_MIN <= HYPOT_WIDE_MAX - HYPOT_WIDE_MIN;
+  // Masked, the last instruction costs nothing more if it leaves its factor. No
+  // result outside is equal to that.
+  lower = inside ? lower : 1.0f - HYPOT_WIDE_WIDTH;
+  *hard = upper != lower;
   return upper;
 }
 #endif

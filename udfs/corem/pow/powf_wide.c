@@ -47,7 +47,6 @@
 #define POW_WIDE_ALL 0x1.8p-38f
 
 #define POW_WIDE_MAX 64.0f
-#define POW_WIDE_MAGIC (UDF_EXP_WIDE_MAGIC / UDF_EXP_WIDE_STEPS)
 // The encoding of the least normal number, and of infinity less that.
 #define POW_WIDE_NORMAL UINT32_C(0x00800000)
 #define POW_WIDE_RANGE UINT32_C(0x7f000000)
@@ -73,14 +72,15 @@ UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
 
   float t = y * log;
   float t_low = __builtin_fmaf(y, log_low, __builtin_fmaf(y, log, -t));
-  float nm = t + POW_WIDE_MAGIC;
-  float d = t - (nm - POW_WIDE_MAGIC);
-  uint32_t i = udf_f32_bits(nm);
-  float power = udf_exp_wide_power_of(i, 0);
+  float nm = t + UDF_EXP_WIDE_MAGIC;
+  float n = nm - UDF_EXP_WIDE_MAGIC;
+  float d = t - n;
+  uint32_t i = udf_f32_bits(nm) % UDF_EXP_WIDE_STEPS;
+  float power = udf_exp_wide_power[i];
   float p = __builtin_fmaf(d, UDF_EXP_WIDE_D4, UDF_EXP_WIDE_D3);
   p = __builtin_fmaf(d, p, UDF_POW_WIDE_D2);
-  p = __builtin_fmaf(d, p, udf_exp_wide_rest_d[i % UDF_EXP_WIDE_STEPS]);
-  p = __builtin_fmaf(d, p, udf_exp_wide_rest[i % UDF_EXP_WIDE_STEPS]);
+  p = __builtin_fmaf(d, p, udf_exp_wide_rest_d[i]);
+  p = __builtin_fmaf(d, p, udf_exp_wide_rest[i]);
   float slope = power * UDF_EXP_WIDE_LN2;
   float high = __builtin_fmaf(slope, d, power);
   float low = __builtin_fmaf(power, p, __builtin_fmaf(slope, d, power - high));
@@ -100,9 +100,12 @@ UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
       (x > 0) | ((whole - POW_WIDE_WHOLE == y) & (y_size < POW_WIDE_WHOLE_MAX));
   uint32_t sign = udf_f32_bits(x) & (udf_f32_bits(whole) << 31);
   uint32_t place = udf_f32_bits(a) - POW_WIDE_NORMAL;
-  // Written so that NaN is hard.
-  *hard = !((upper == lower) & (place < POW_WIDE_RANGE) &
-            (__builtin_fabsf(t) < POW_WIDE_MAX) & real);
-  return udf_f32_from_bits(udf_f32_bits(upper) ^ sign);
+  _Bool inside =
+      (place < POW_WIDE_RANGE) & (__builtin_fabsf(t) < POW_WIDE_MAX) & real;
+  // Masked, the last sum costs nothing more. No sum is negative; NaN is hard.
+  lower = inside ? lower : -1.0f;
+  *hard = upper != lower;
+  uint32_t power_bits = udf_f32_bits(udf_lane_scale(upper, n));
+  return udf_f32_from_bits(power_bits ^ sign);
 }
 #endif
