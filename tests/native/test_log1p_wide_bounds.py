@@ -142,8 +142,10 @@ def share(path, piece, r, d=0, beside=0):
     known |= {"square": square, "slope": slope, "slope_low": path.slope_low, "width": path.width}
     known["t_low"] = f"rnd(tail + {as_gappa(path.slope_low)})" if path.slope_low else "tail"
     known |= {"sum": "r * t", "inexact": "error", "added": "base", "ADDED": "base"}
+    if d:
+        known |= {"added": path.added, "ADDED": path.ADDED}
     if a != (0, 0):
-        known |= {"sum": "r * t + a", "added": path.added, "ADDED": path.ADDED}
+        known["sum"] = "r * t + a"
         if not is_exact(a, size, max(map(abs, terms))):
             known["inexact"] = "error + (rnd(a - high) - (a - high))"
     intervals = {"r": r, "a": a, "base": base, "d": (-d, d), "size": size}
@@ -156,7 +158,7 @@ def share(path, piece, r, d=0, beside=0):
         assert base == (0, 0)
         least = min(map(abs, r))
         wide = path.width * min(slope + mpf(x) * square for x in r) * near[0]
-        return larger_share(low / least, lower / least, more, wide)
+        return larger_share((low + beside) / least, (lower + beside) / least, more, wide)
     products = [sign * mpf(x) * y for x in r for y in more]
     found = []
     for row in rows:
@@ -175,6 +177,8 @@ def larger_share(low, lower, surplus, wide):
 
 def log1p_share(path, piece, r):
     """The share for log1p, where d is half a unit in the last place of r at most."""
+    if piece.k == (0, 0) and RECIPROCALS[piece.j] == 1:
+        return share(path, piece, r)
     most = mpf(max(map(abs, r)))
     d = half_unit(most)
     # 1 / (1 + r) less 1 - r, and d^2.
