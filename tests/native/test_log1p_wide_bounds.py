@@ -56,7 +56,8 @@ SECOND_ERROR = mpf(2) ** -47
 class Path:
     """The constants of a path: the logarithm's factor, its tables, and the rounding test's width.
 
-    ``added`` and ``ADDED`` are what low begins with, in Gappa and without its roundings.
+    The width is relative to the result, or to ``size`` if that is no zero. ``added`` and ``ADDED``
+    are what low begins with, in Gappa and without its roundings.
     """
 
     unit: mpf
@@ -64,6 +65,7 @@ class Path:
     tables: dict[str, list[float]]
     slope_low: float
     width: float
+    size: float = 0.0
     added: str = "rnd(d * rnd(1 - r) + rnd(base))"
     ADDED: str = "d * (1 - r) + base"
 
@@ -138,15 +140,25 @@ def share(path, piece, r, d=0, beside=0):
     sign = 1 if sums[0] > 0 else -1
     near = 1 - mpf(2) ** -22, 1 + mpf(2) ** -22
     size = min(map(abs, sums)) * near[0], max(map(abs, sums)) * near[1]
+    if path.size:
+        size = path.size, path.size
     known = {f"p{i}": c for i, c in enumerate(path.tables["poly"])}
-    known |= {"square": square, "slope": slope, "slope_low": path.slope_low, "width": path.width}
-    known["t_low"] = f"rnd(tail + {as_gappa(path.slope_low)})" if path.slope_low else "tail"
+    known |= {
+        "square": square,
+        "slope": slope,
+        "width": path.width,
+        "t_low": "tail",
+        "T_LOW": "tail",
+    }
+    if path.slope_low:
+        slope_low = as_gappa(path.slope_low)
+        known |= {"t_low": f"rnd(tail + {slope_low})", "T_LOW": f"tail + {slope_low}"}
     known |= {"sum": "r * t", "inexact": "error", "added": "base", "ADDED": "base"}
     if d:
         known |= {"added": path.added, "ADDED": path.ADDED}
     if a != (0, 0):
         known["sum"] = "r * t + a"
-        if not is_exact(a, size, max(map(abs, terms))):
+        if not is_exact(a, sums, max(map(abs, terms))):
             known["inexact"] = "error + (rnd(a - high) - (a - high))"
     intervals = {"r": r, "a": a, "base": base, "d": (-d, d), "size": size}
     known |= {n: as_gappa(*map(float, v)) for n, v in intervals.items()}
@@ -163,7 +175,7 @@ def share(path, piece, r, d=0, beside=0):
     found = []
     for row in rows:
         surplus = [sign * row[2] + end(products) for end in (min, max)]
-        wide = path.width * min(abs(row[0] + x) for x in terms) * near[0]
+        wide = path.width * (path.size or min(abs(row[0] + x) for x in terms) * near[0])
         found.append(larger_share(low + beside, lower + beside, surplus, wide))
     return max(found)
 
