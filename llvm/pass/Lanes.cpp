@@ -4,11 +4,10 @@
 //
 // udf-lanes: gives calls of a scalar function the vector instruction it is.
 //
-// AVX-512 scales by a power of two, and takes a number apart into exponent and
-// significand, in one instruction each. A path writes them as calls of static
-// functions with a body in C, which says the same: udf_lane_scale,
-// udf_lane_exponent and udf_lane_significand. In a form for AVX-512 the calls
-// get vector variants that hold the instruction. Elsewhere the body is inlined.
+// AVX-512 scales by a power of two in one instruction. A path writes it as the
+// call of a static function with a body in C, which says the same:
+// udf_lane_scale. In a form for AVX-512 the calls get vector variants that hold
+// the instruction. Elsewhere the body is inlined.
 //
 //===----------------------------------------------------------------------===//
 
@@ -25,7 +24,6 @@
 #include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/Module.h"
 #include "llvm/TargetParser/Triple.h"
-#include <optional>
 #include <string>
 
 #define DEBUG_TYPE "udf-lanes"
@@ -41,21 +39,13 @@ struct Operation {
   StringLiteral Name; // of the scalar function
   unsigned Arity;
   Intrinsic::ID Of16, Of8;
-  std::optional<unsigned> Immediate; // behind the arguments
 };
 
 } // namespace
 
-// A significand is in [1, 2), and that of a negative number is a NaN.
-static constexpr unsigned InOneTwoOfPositive = 0b1000;
-
 static constexpr Operation Known[] = {
     {"udf_lane_scale", 2, Intrinsic::x86_avx512_mask_scalef_ps_512,
-     Intrinsic::x86_avx512_mask_scalef_ps_256, std::nullopt},
-    {"udf_lane_exponent", 1, Intrinsic::x86_avx512_mask_getexp_ps_512,
-     Intrinsic::x86_avx512_mask_getexp_ps_256, std::nullopt},
-    {"udf_lane_significand", 1, Intrinsic::x86_avx512_mask_getmant_ps_512,
-     Intrinsic::x86_avx512_mask_getmant_ps_256, InOneTwoOfPositive},
+     Intrinsic::x86_avx512_mask_scalef_ps_256},
 };
 
 /// The variant of \p Scalar for \p Lanes lanes.
@@ -74,8 +64,6 @@ static Function *emitVariant(const Operation &Of, Function &Scalar,
   SmallVector<Value *, 5> Args;
   for (Argument &A : F->args())
     Args.push_back(&A);
-  if (Of.Immediate)
-    Args.push_back(B.getInt32(*Of.Immediate));
   Args.push_back(Constant::getNullValue(Ty)); // of lanes that are masked: none
   Args.push_back(B.getIntN(Lanes, ~0ULL));
   if (Lanes == 16)

@@ -103,6 +103,28 @@ def test_small_tables_are_read_by_permutations(
     assert "__udf_table" not in assembly
 
 
+def test_a_block_tests_its_masks_together(
+    llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path]
+) -> None:
+    """Moving a mask to a general register takes a port of the arithmetic for each."""
+    manifest = write_manifest(LEVELS["avx512"], [QUICK_EXP])
+    assembly = compile_to_assembly(llvm, tmp_path, manifest, "avx512")
+    loop = hot_loop(function_body(assembly, f"__udf_{QUICK_EXP.name}_array"))
+    assert len([op for op in loop if op.startswith("kortest")]) == 1
+    assert not [op for op in loop if op.startswith("kmov")]
+
+
+@pytest.mark.parametrize(("level_name", "size"), [("avx512", 64), ("avx2", 32)])
+def test_spilled_registers_are_aligned(
+    llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path], level_name: str, size: int
+) -> None:
+    """The frame begins at a multiple of their size, wherever the caller's ends."""
+    manifest = write_manifest(LEVELS[level_name], [QUICK_EXP])
+    assembly = compile_to_assembly(llvm, tmp_path, manifest, level_name)
+    body = function_body(assembly, f"__udf_{QUICK_EXP.name}_array")
+    assert re.search(rf"andq\s+\$-{size}, %rsp", "\n".join(body))
+
+
 @pytest.mark.parametrize("short", [True, False])
 def test_the_scalar_form_begins_with_the_short_path(
     llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path], short: bool

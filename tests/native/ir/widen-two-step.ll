@@ -45,7 +45,8 @@
 ; The fix-up: flags of all lanes, then the accurate path on the set ones only.
 ; CHECK: define internal <8 x float> @__udf_f_v8.fixup(<8 x float> %0) #[[FIXUP:[0-9]+]]
 ; CHECK: call float @fast
-; CHECK: %todo = bitcast <8 x i1> %{{.*}} to i8
+; CHECK: %todo = icmp ne <8 x i8> %{{.*}}, zeroinitializer
+; CHECK: bitcast <8 x i1> %todo to i8
 ; CHECK: call i8 @llvm.cttz.i8
 ; CHECK: call float @accurate
 

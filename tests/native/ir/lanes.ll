@@ -1,0 +1,121 @@
+; SPDX-License-Identifier: Apache-2.0
+; Calls of the functions that stand for an instruction get vector variants, and in the
+; end are the instruction, or the body that the function has.
+; RUN: rm -rf %t && %split %s %t
+; RUN: %opt -passes='udf-lanes,verify' -S %t/wide.ll | %FileCheck %s --check-prefix=CALL
+; RUN: %opt -passes='udf-lanes,udf-tables<late>,verify' -S %t/wide.ll | %FileCheck %s --check-prefix=BACK
+; RUN: %opt -passes='udf-lanes,loop-vectorize,udf-tables<late>,verify' -S %t/loop.ll | %FileCheck %s --check-prefix=VECTOR
+; RUN: %opt -passes='udf-lanes,udf-tables<late>,verify' -S %t/narrow.ll | %FileCheck %s --check-prefix=BACK
+; RUN: %opt -passes='udf-lanes,verify' -S %t/foreign.ll | %FileCheck %s --check-prefix=FOREIGN
+
+; CALL-LABEL: define float @form(
+; CALL: call float @udf_lane_scale(float %y, float %n) #[[VARIANTS:[0-9]+]]
+; CALL-LABEL: define internal <8 x float> @udf_lane_scale.v8(<8 x float> %0, <8 x float> %1)
+; CALL: call <8 x float> @llvm.x86.avx512.mask.scalef.ps.256(<8 x float> %0, <8 x float> %1, <8 x float> zeroinitializer, i8 -1)
+; CALL-LABEL: define internal <16 x float> @udf_lane_scale.v16(<16 x float> %0, <16 x float> %1)
+; CALL: call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(<16 x float> %0, <16 x float> %1, <16 x float> zeroinitializer, i16 -1, i32 4)
+; CALL: attributes #[[VARIANTS]] = { "vector-function-abi-variant"="_ZGV_LLVM_N8vv_udf_lane_scale(udf_lane_scale.v8),_ZGV_LLVM_N16vv_udf_lane_scale(udf_lane_scale.v16)"
+
+; BACK-LABEL: define float @form(
+; BACK: call float @llvm.ldexp.f32.i32(
+; BACK-NOT: udf_lane
+
+; VECTOR-LABEL: define void @form_array(
+; VECTOR: call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(
+; VECTOR-NOT: udf_lane
+
+; A function of that name from elsewhere is not ours.
+; FOREIGN-NOT: vector-function-abi-variant
+; FOREIGN-NOT: udf-late-inline
+
+;--- wide.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+define internal float @udf_lane_scale(float %y, float %n) #1 {
+  %f = call float @llvm.floor.f32(float %n)
+  %i = fptosi float %f to i32
+  %z = call float @llvm.ldexp.f32.i32(float %y, i32 %i)
+  ret float %z
+}
+
+define float @form(float %y, float %n) #0 {
+  %z = call float @udf_lane_scale(float %y, float %n)
+  ret float %z
+}
+
+declare float @llvm.floor.f32(float)
+declare float @llvm.ldexp.f32.i32(float, i32)
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
+
+;--- narrow.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+define internal float @udf_lane_scale(float %y, float %n) #1 {
+  %f = call float @llvm.floor.f32(float %n)
+  %i = fptosi float %f to i32
+  %z = call float @llvm.ldexp.f32.i32(float %y, i32 %i)
+  ret float %z
+}
+
+define float @form(float %y, float %n) #0 {
+  %z = call float @udf_lane_scale(float %y, float %n)
+  ret float %z
+}
+
+declare float @llvm.floor.f32(float)
+declare float @llvm.ldexp.f32.i32(float, i32)
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v3" "udf-widen"="f:v8" }
+attributes #1 = { noinline nounwind "target-cpu"="x86-64-v3" }
+
+;--- loop.ll
+target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
+target triple = "x86_64-unknown-linux-gnu"
+
+define internal float @udf_lane_scale(float %y, float %n) #1 {
+  %f = call float @llvm.floor.f32(float %n)
+  %i = fptosi float %f to i32
+  %z = call float @llvm.ldexp.f32.i32(float %y, i32 %i)
+  ret float %z
+}
+
+define void @form_array(ptr noalias %in, ptr noalias %out) #0 {
+entry:
+  br label %loop
+
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %p = getelementptr inbounds float, ptr %in, i64 %i
+  %x = load float, ptr %p, align 4
+  %z = call float @udf_lane_scale(float %x, float %x)
+  %o = getelementptr inbounds float, ptr %out, i64 %i
+  store float %z, ptr %o, align 4
+  %next = add nuw nsw i64 %i, 1
+  %last = icmp eq i64 %next, 64
+  br i1 %last, label %exit, label %loop, !llvm.loop !0
+
+exit:
+  ret void
+}
+
+declare float @llvm.floor.f32(float)
+declare float @llvm.ldexp.f32.i32(float, i32)
+
+attributes #0 = { nounwind "prefer-vector-width"="512" "target-cpu"="x86-64-v4" "udf-widen"="f:array" }
+attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
+!0 = distinct !{!0, !1}
+!1 = !{!"llvm.loop.vectorize.width", i32 16}
+
+;--- foreign.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+declare float @udf_lane_scale(float, float)
+
+define float @form(float %y, float %n) #0 {
+  %z = call float @udf_lane_scale(float %y, float %n)
+  ret float %z
+}
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
