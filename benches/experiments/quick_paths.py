@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,14 +23,9 @@ import pytest_udftorch
 from benches import stored
 from benches.experiments import speed, speed_analysis
 from pytest_udftorch.environment import caption, describe
-from pytest_udftorch.library import FUNCTIONS
 
 FILE: Final = stored.RESULTS / "quick_paths.json"
 COMMAND: Final = "python -m benches.experiments.quick_paths --store"
-#: Elements of a whole operator's tensor.
-OPERATOR_ELEMENTS: Final = 1 << 16
-#: Calls of a whole operator in one timed turn.
-CALLS: Final = 8
 
 
 def with_quick_path() -> list[str]:
@@ -85,38 +78,9 @@ def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
 
 
 def measure_operators(functions: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Time ``torch.<function>`` into a tensor, std and corem interleaved."""
-    import torch
-
-    torch.set_num_threads(1)
-    found = {}
-    for function in functions:
-        low, high = FUNCTIONS[function].domain
-        generator = torch.Generator().manual_seed(1)
-        x = torch.empty(OPERATOR_ELEMENTS).uniform_(low, high, generator=generator)
-        y = torch.empty_like(x)
-        operator = getattr(torch, function, None) or getattr(torch.special, function)
-        times: dict[str, list[float]] = {"std": [], "corem": []}
-        for turn in range(rounds):
-            for library in sorted(times, reverse=bool(turn % 2)):
-                with pytest_udftorch.patched(library):
-                    operator(x, out=y)
-                    start = time.perf_counter_ns()
-                    for _ in range(CALLS):
-                        operator(x, out=y)
-                    spent = time.perf_counter_ns() - start
-                times[library].append(spent / (CALLS * x.numel()))
-        ratios = [a / b for a, b in zip(times["corem"], times["std"], strict=True)]
-        low_ratio, ratio, high_ratio = statistics.quantiles(ratios, n=4)
-        found[function] = {
-            "std_ns": statistics.median(times["std"]),
-            "corem_ns": statistics.median(times["corem"]),
-            "corem_over": ratio,
-            "corem_over_low": low_ratio,
-            "corem_over_high": high_ratio,
-        }
-        print("torch", function, {k: round(v, 3) for k, v in found[function].items()}, flush=True)
-    return found
+    """Time ``torch.<function>``, std and corem interleaved; see ``speed.measure_operators``."""
+    rows = speed.measure_operators(rounds, [f"torch.{function}" for function in functions])
+    return {name.removeprefix("torch."): row for name, row in rows.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -243,8 +243,14 @@ def operators() -> dict[str, tuple[Any, Any]]:
     }
 
 
-def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
+def measure_operators(
+    rounds: int, names: Sequence[str] | None = None
+) -> dict[str, dict[str, float]]:
     """Time whole operators on 2^16 elements, one thread, std and corem interleaved.
+
+    Args:
+        rounds: so many slices of each library.
+        names: which of ``operators``; by default all.
 
     GNU libc is told to keep freed memory, and is given some that has been written to. Otherwise
     a result may lie in pages that the system has yet to map, as the allocations before it happen
@@ -261,6 +267,8 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
     torch.ones(HEAP_ELEMENTS)
     result = {}
     for name, (operator, arguments) in operators().items():
+        if names is not None and name not in names:
+            continue
         times: dict[str, list[float]] = {"std": [], "corem": []}
         calls = 1
         for turn in range(rounds + 1):  # the first says how many calls a slice has

@@ -91,7 +91,8 @@ UDF_INLINE float udf_atan2f_wide(float y, float x, int *hard) {
   uint32_t range = (udf_f32_bits(d) + ATAN2_WIDE_RANGE) & ATAN2_WIDE_BIT;
   uint32_t encoding = udf_f32_bits(high) - 1;
   // Masked, the last sum costs nothing more. No result is negative here.
-  lower = (range != 0) & (encoding >= ATAN2_WIDE_LEAST) ? lower : -1.0f;
+  _Bool inside = (range != 0) & (encoding >= ATAN2_WIDE_LEAST);
+  lower = inside ? lower : -1.0f;
   *hard = upper != lower;
   return udf_f32_add_sign(upper, y);
 }

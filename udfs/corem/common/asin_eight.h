@@ -21,9 +21,10 @@
 // parts, which are below 2^-24 of the result. The margin covers both: 2^-29.09
 // of |t| s and of 2^-17, or of 2^-17 |t|. The sum is too large by the margin
 // (in the direction of t), so that the true value lies between high + low and
-// the same less twice the margin. These bounds are estimates by hand; no script
-// proves them. All arguments were run: none that the test decides is wrong, but
-// with a margin smaller by a third some are, and without the second part, too.
+// the same less twice the margin. asin_eight.gappa has the proof but for what
+// tests/native/test_asin_eight_bounds.py runs. All arguments were run: none
+// that the test decides is wrong, but with a margin smaller by a third some
+// are, and without the second part, too.
 //
 //===----------------------------------------------------------------------===//
 

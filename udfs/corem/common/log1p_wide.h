@@ -31,16 +31,18 @@
 // Error. The product with r, the sum with the error of t, and the last sum are
 // rounded after r^3: some 1.25 2^-24 of slope r^3 in all. In the interval of 1
 // the result is slope r, and |r| <= 2^-6.4. The reciprocals of the others are
-// those with the smallest r^3 / log(x), which is at most 2^-11.5 (at the ends
-// of the two intervals beside that of 1) and makes the error 2^-35.2 of the
+// those with the smallest r^3 / log(x), which is at most 2^-11.5 (at the upper
+// end of the interval above that of 1) and makes the error 2^-35.2 of the
 // result there; it is far less elsewhere. Polynomials add 2^-38.
 //
 // The sum is never too small: SHARE has MARGIN more than what log(2) lacks, and
 // the coefficient of r^3 has 2^-24 SLOPE more, which is for the interval of 1.
 // So the true value lies between high + low and high + low - WIDTH high, WIDTH
-// = 2 MARGIN, and when both round to the same float that is its rounding. No
-// script proves the bound, and at those two ends the estimate, with what r^3
-// has more, is larger than WIDTH. Runs of all arguments found no wrong result.
+// = 2 MARGIN, and when both round to the same float that is its rounding.
+// log1p_wide.gappa has the proof (tests/native/test_log1p_wide_bounds.py) but
+// for parts of the interval above that of 1, where the estimate, with what r^3
+// has more, is larger than WIDTH; the test runs their arguments. Runs of all
+// arguments found no wrong result.
 //
 //===----------------------------------------------------------------------===//
 

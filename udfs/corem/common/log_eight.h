@@ -25,9 +25,9 @@
 // some 2^-35.5 where |result| >= CAP. Below, in the intervals around 1, r is
 // smaller, and the error is less than MARGIN relative to the result. So the
 // width of the rounding test is MARGIN min(|high|, CAP): most results are
-// larger than CAP, and hardly any of these is left undecided. No script proves
-// these two bounds; runs of all arguments found no wrong result, and sources
-// say how large errors were.
+// larger than CAP, and hardly any of these is left undecided. log_eight.gappa
+// proves both bounds but for a few pieces, whose arguments the test runs
+// (tests/native/test_log_eight_bounds.py). Sources say how large errors were.
 //
 // |high| > LIMIT leaves to the fast path: zero, subnormal, negative, infinite
 // and NaN arguments, which give k <= -127 or k >= 128 here and some finite

@@ -23,7 +23,7 @@
 
 #ifdef __FMA__
 #define LOG1P_WIDE_SLOPE_LOW 0x1p-38f
-// 1.25 times that of log: r has more bits here, and 7/8 of log's was wrong.
+// 1.25 times that of atanh: r has more bits here, and 7/8 of that was wrong.
 #define LOG1P_WIDE_WIDTH (1.25f * UDF_LOG1P_WIDE_WIDTH)
 // Of 2^120.
 #define LOG1P_WIDE_END (UDF_LOG1P_WIDE_END - (UINT32_C(8) << 23))
