@@ -54,6 +54,26 @@ def largest(printed, expression):
     return max(map(abs, ends(printed, expression)))
 
 
+def is_exact(entry, ends):
+    """Whether the difference of an entry and of all floats between two numbers is a float."""
+    if entry == 0:
+        return True
+    least = min(abs(entry), *map(abs, ends))
+    if min(ends) <= 0 <= max(ends):
+        return False
+    unit = float(np.spacing(np.float32(least)))
+    return max(abs(entry - x) for x in ends) <= 2.0**24 * unit
+
+
+def difference(entry, name, sums, ends):
+    """The error of entry - name, a rounded sum, as the path computes it."""
+    exact = f"{sums} - {name}"
+    if is_exact(entry, ends):
+        return exact
+    entry = as_gappa(entry)
+    return f"({exact}) + (rnd({entry} - {name}) - ({entry} - {name}))"
+
+
 def halved(r, share, halvings):
     """Yield parts of a piece with their shares of a margin, halved until those are below 1."""
     found = share(r)

@@ -19,8 +19,10 @@ from bounds import (
     COREM,
     HAS_FMA,
     as_gappa,
+    difference,
     gappa,
     halved,
+    is_exact,
     largest,
     needs_fma,
     needs_gappa,
@@ -77,26 +79,6 @@ def intervals(name):
         yield Interval(max(0.0, low - 2**-20), min(high + 2**-20, end), entries, macros["WIDTH"])
         low = high
     assert low == end
-
-
-def is_exact(entry, ends):
-    """Whether the difference of an entry and of all floats between two numbers is a float."""
-    if entry == 0:
-        return True
-    least = min(abs(entry), *map(abs, ends))
-    if min(ends) <= 0 <= max(ends):
-        return False
-    unit = float(np.spacing(np.float32(least)))
-    return max(abs(entry - x) for x in ends) <= 2.0**24 * unit
-
-
-def difference(entry, name, sums, ends):
-    """The error of entry - name, a rounded sum, as the path computes it."""
-    exact = f"{sums} - {name}"
-    if is_exact(entry, ends):
-        return exact
-    entry = as_gappa(entry)
-    return f"({exact}) + (rnd({entry} - {name}) - ({entry} - {name}))"
 
 
 def rounding_error(interval, r):

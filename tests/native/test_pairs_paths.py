@@ -23,12 +23,14 @@ SPECIAL = [
 ]  # fmt: skip
 #: Quotients around the ends of rows, and others.
 QUOTIENTS = [2.0**-30, 2.0**-10, 0.01588, 0.04764, 0.3, 0.5, 0.78768, 0.99]
-#: What the rounding test of a path is replaced by.
-TESTS = {
-    "atan2": ("(upper == lower)", "1"),
-    "hypot": ("(upper != lower)", "0"),
-    "pow": ("(upper == lower)", "1"),
-}
+NAMES = ("atan2", "hypot", "pow")
+#: The rounding test of each path.
+TEST = "upper != lower"
+#: The square of what t lacks counts for these; a path that left it out was wrong.
+LONG_PRODUCTS = [
+    ("0x1.00023ap+64", "0x1.e9beccp-1"), ("0x1.0001a6p+32", "0x1.f43b7ap+0"),
+    ("0x1.ffe128p-65", "0x1.f2394ep-1"), ("0x1.00116p+16", "0x1.f7bc94p+1"),
+]  # fmt: skip
 #: Around the ends of intervals, 1, and others.
 BASES = [2.0**-100, 0.1, 0.7034, 0.97, 0.9843, 0.99999, 1.00001, 1.0078, 1.4, 2.5, 2.0**90]
 
@@ -60,7 +62,7 @@ def run(folder, name, source, given):
 
 
 @needs_fma
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_path_of_pairs_is_right_in_all_octants(tmp_path, name):
     source = COREM.folder / name / f"{name}f_wide.c"
     assert COREM.functions[name, "float32"].own_quick("avx512") == (f"udf_{name}f_wide", source)
@@ -70,15 +72,15 @@ def test_a_path_of_pairs_is_right_in_all_octants(tmp_path, name):
 
 
 @needs_fma
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_path_of_pairs_without_a_rounding_test_is_seen(tmp_path, name):
     file = f"{name}/{name}f_wide.c"
-    source = changed_corem(tmp_path, file, *TESTS[name]) / file
+    source = changed_corem(tmp_path, file, TEST, "0") / file
     assert run(tmp_path, name, source, "\n".join(lines(name, 4000)))[2] > 0
 
 
 @needs_fma
-@pytest.mark.parametrize("name", TESTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_special_pairs_are_right_or_left_to_the_fast_path(tmp_path, name):
     every = [*SPECIAL, *(-v for v in SPECIAL)]
     given = "\n".join(f"{x.hex()} {y.hex()} 1" for x, y in itertools.product(every, every))
@@ -98,6 +100,15 @@ def test_pow_decides_negative_bases_with_whole_exponents_alone(tmp_path):
     source = COREM.folder / "pow" / "powf_wide.c"
     given = "-1.5 3 1\n-1.5 -2 1\n-1.5 2.5 1\n-1.5 0.5 1"
     assert list(run(tmp_path, "pow", source, given)) == [4, 2, 0]
+
+
+@needs_fma
+def test_pow_takes_the_square_of_what_the_product_lacks(tmp_path):
+    given = "\n".join(f"{x} {y} 1" for x, y in LONG_PRODUCTS)
+    file = "pow/powf_wide.c"
+    assert run(tmp_path, "pow", COREM.folder / file, given)[2] == 0
+    without = changed_corem(tmp_path, file, "u = __builtin_fmaf(u * 0.5f, u, u);", "") / file
+    assert run(tmp_path, "pow", without, given)[2] == len(LONG_PRODUCTS)
 
 
 def reciprocal_error():

@@ -25,10 +25,13 @@
 //
 // Error of P, which is the relative one of the result, in units of 2^-38: the
 // polynomials 1.9; q, 2^-24 of terms below 2^-12, 4; s, below 2^-15, and its
-// sums 1; the series of exp 1. The half of the width is 2^-35, 8 units. Such
-// sums are hardly ever reached: the run of all 2^32 arguments found no wrong
-// result, nor did one of [1/32, 8) with 4.8 units, but some with 4. With x < 0
-// the error is 2^-35 of erfc(a), less than that of the result.
+// sums 1, but up to 5 in the last interval, where s multiplies rest; the series
+// of exp 1. The half of the width is 2^-35, 8 units. eight.gappa and
+// eight_exp.gappa prove most parts; tests/native/test_erfc_eight_bounds.py runs
+// the others. Such sums are hardly ever reached: the run of all 2^32 arguments
+// found no wrong result, nor did one of [1/32, 8) with 4.8 units, but some
+// with 4. With x < 0 the error is 2^-35 of erfc(a), less than that of the
+// result.
 //
 // Arguments from ERFC_EIGHT_LAST on, whose low parts would be subnormal, are
 // left to the fast path: the rounding test leaves that one undecided, and takes
