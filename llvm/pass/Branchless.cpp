@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Branchless.h"
+#include "Compat.h"
 #include "Preserved.h"
 #include "Usage.h"
 
@@ -80,7 +81,7 @@ static Value *root(IRBuilder<> &B, Value *X) {
   auto Fma = [&](Value *P, Value *Q, Value *Sum) {
     return B.CreateIntrinsic(Intrinsic::fma, {T}, {P, Q, Sum});
   };
-  Value *R = B.CreateIntrinsic(Intrinsic::nvvm_rsqrt_approx_ftz_d, {}, X);
+  Value *R = B.CreateIntrinsic(udf::compat::RootEstimate, {}, X);
   Value *S = B.CreateFMul(X, R);
   Value *Negative = B.CreateFNeg(S);
   Value *E = Fma(Negative, R, ConstantFP::get(T, 1.0));

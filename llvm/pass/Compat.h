@@ -16,6 +16,7 @@
 #include "llvm/IR/Function.h"
 #include "llvm/IR/InstrTypes.h"
 #include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
 #include <string>
 
 #if LLVM_VERSION_MAJOR >= 22
@@ -49,6 +50,15 @@ private:
 
   std::string Message;
 };
+
+/// A GPU's estimate of 1 / sqrt of a double. LLVM 16 has none that flushes
+/// subnormal numbers, and takes longer for the other.
+inline constexpr llvm::Intrinsic::ID RootEstimate =
+#if LLVM_VERSION_MAJOR >= 17
+    llvm::Intrinsic::nvvm_rsqrt_approx_ftz_d;
+#else
+    llvm::Intrinsic::nvvm_rsqrt_approx_d;
+#endif
 
 /// The intrinsic of a name as it stands in IR, overloaded types and all.
 inline llvm::Intrinsic::ID lookupIntrinsic(llvm::StringRef Name) {

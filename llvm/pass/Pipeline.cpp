@@ -115,13 +115,14 @@ static std::optional<BlockLoop> blockLoop(Loop &L) {
   BasicBlock *H = L.getHeader(), *Latch = L.getLoopLatch();
   const Function &F = *H->getParent();
   for (Instruction &I : *H) {
-    Value *Place;
     auto *Load = dyn_cast<LoadInst>(&I);
-    if (!Load || !match(Load->getPointerOperand(),
-                        m_GEP(m_Specific(F.getArg(1)), m_Value(Place))))
+    auto *From =
+        Load ? dyn_cast<GetElementPtrInst>(Load->getPointerOperand()) : nullptr;
+    if (!From || From->getPointerOperand() != F.getArg(1) ||
+        From->getNumIndices() != 1)
       continue;
     auto *Ty = dyn_cast<FixedVectorType>(Load->getType());
-    auto *Phi = dyn_cast<PHINode>(Place);
+    auto *Phi = dyn_cast<PHINode>(From->getOperand(1));
     if (Ty && Ty->getElementType()->isFloatTy() && Phi && Latch &&
         Phi->getParent() == H &&
         isNext(Phi->getIncomingValueForBlock(Latch), Phi, Ty->getNumElements()))
