@@ -156,7 +156,9 @@ class Loops:
 
     def can(self, functions: Sequence[str] | frozenset[str]) -> bool:
         """Tell whether every function has an array form."""
-        return all(f in self.held or stock_array(f) for f in functions)
+        # No generator: where one is closed early, Python ignores an interrupt.
+        missing = [f for f in functions if f not in self.held and not stock_array(f)]
+        return not missing
 
     def level(self) -> str:
         """Return the CPU level that the functions were built for."""
