@@ -37,14 +37,13 @@ namespace {
 /// One instruction, for 16 lanes and for eight.
 struct Operation {
   StringLiteral Name; // of the scalar function
-  unsigned Arity;
   Intrinsic::ID Of16, Of8;
 };
 
 } // namespace
 
 static constexpr Operation Known[] = {
-    {"udf_lane_scale", 2, Intrinsic::x86_avx512_mask_scalef_ps_512,
+    {"udf_lane_scale", Intrinsic::x86_avx512_mask_scalef_ps_512,
      Intrinsic::x86_avx512_mask_scalef_ps_256},
 };
 
@@ -54,7 +53,7 @@ static Function *emitVariant(const Operation &Of, Function &Scalar,
   Module &M = *Scalar.getParent();
   LLVMContext &Ctx = M.getContext();
   auto *Ty = FixedVectorType::get(Type::getFloatTy(Ctx), Lanes);
-  SmallVector<Type *, 2> Params(Of.Arity, Ty);
+  SmallVector<Type *, 2> Params(Scalar.arg_size(), Ty);
   Function *F = Function::Create(FunctionType::get(Ty, Params, false),
                                  GlobalValue::InternalLinkage,
                                  Scalar.getName() + ".v" + Twine(Lanes), M);
@@ -70,13 +69,6 @@ static Function *emitVariant(const Operation &Of, Function &Scalar,
     Args.push_back(B.getInt32(4)); // rounding: as the CPU is set
   B.CreateRet(B.CreateIntrinsic(Lanes == 16 ? Of.Of16 : Of.Of8, {}, Args));
   return F;
-}
-
-static void makeSpeculatable(Function &F) {
-  F.addFnAttr(udf::LateInlineMark);
-  F.setDoesNotThrow();
-  F.setDoesNotAccessMemory();
-  F.addFnAttr(Attribute::WillReturn);
 }
 
 /// Gives the calls of \p Scalar variants where the CPU has the instruction.
@@ -95,19 +87,16 @@ static void rewrite(const Operation &Of, Function &Scalar,
     if (Variants.empty())
       for (unsigned Lanes : {8u, 16u}) {
         Function *F = emitVariant(Of, Scalar, Lanes, *Call->getFunction());
-        makeSpeculatable(*F);
+        udf::markLateInline(*F);
         Changed.insert(F);
-        Variants += (Twine(Variants.empty() ? "" : ",") + "_ZGV_LLVM_N" +
-                     Twine(Lanes) + std::string(Of.Arity, 'v') + "_" +
-                     Scalar.getName() + "(" + F->getName() + ")")
-                        .str();
+        udf::addVariant(Variants, Scalar, F->getName(), Lanes);
       }
     Call->addFnAttr(Attribute::get(Scalar.getContext(),
                                    "vector-function-abi-variant", Variants));
     Changed.insert(Call->getFunction());
     ++NumCalls;
   }
-  makeSpeculatable(Scalar);
+  udf::markLateInline(Scalar);
   Changed.insert(&Scalar);
 }
 

@@ -62,12 +62,7 @@ void udf::attachVariants(const ReplaceRun &R, CallBase &Call,
   for (const auto &[Lanes, Variant] : Found->second) {
     if (!udf::linkedForm(R.M, Variant))
       continue;
-    // The vector function ABI's name of a mapping, with LLVM's own letter for
-    // the instruction set: the lanes alone decide.
-    Names += (Names.empty() ? "" : ",") +
-             ("_ZGV_LLVM_N" + Twine(Lanes) + std::string(Form.arg_size(), 'v') +
-              "_" + Form.getName() + "(" + Variant + ")")
-                 .str();
+    udf::addVariant(Names, Form, Variant, Lanes);
   }
   if (!Names.empty())
     Call.addFnAttr(Attribute::get(R.Ctx, VariantsAttribute, Names));

@@ -137,6 +137,13 @@ static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
   return Lookup{&Load, Unmasked};
 }
 
+void udf::markLateInline(Function &F) {
+  F.addFnAttr(LateInlineMark);
+  F.setDoesNotThrow();
+  F.setDoesNotAccessMemory();
+  F.addFnAttr(Attribute::WillReturn);
+}
+
 /// The type float(i32), or its vector form, for one table.
 Function *Tables::declare(const Twine &Name, unsigned Lanes,
                           const Function &Model) {
@@ -149,10 +156,7 @@ Function *Tables::declare(const Twine &Name, unsigned Lanes,
                                  GlobalValue::InternalLinkage, Name, M);
   udf::copyTarget(Model, *F);
   Changed.insert(F);
-  F->addFnAttr(udf::LateInlineMark);
-  F->setDoesNotThrow();
-  F->setDoesNotAccessMemory();
-  F->addFnAttr(Attribute::WillReturn);
+  udf::markLateInline(*F);
   return F;
 }
 
@@ -216,12 +220,7 @@ Function *Tables::emit(GlobalVariable &Table, const Permutation &P,
         declare(Scalar->getName() + ".v" + Twine(Lanes), Lanes, Model);
     udf::requireVectorWidth(*F, P.Lanes * 32);
     emitPermutation(*F, Entries, P);
-    // The name that the vector function ABI gives a mapping. LLVM's own letter
-    // stands for the instruction set, so only the lanes decide.
-    Variants +=
-        (Twine(Variants.empty() ? "" : ",") + "_ZGV_LLVM_N" + Twine(Lanes) +
-         "v_" + Scalar->getName() + "(" + F->getName() + ")")
-            .str();
+    udf::addVariant(Variants, *Scalar, F->getName(), Lanes);
   }
   return Scalar;
 }

@@ -18,6 +18,9 @@ namespace udf {
 /// done. Then udf-tables<late> inlines their calls.
 inline constexpr llvm::StringLiteral LateInlineMark = "udf-late-inline";
 
+/// Gives \p F this mark, and says that it does no more than compute.
+void markLateInline(llvm::Function &F);
+
 /// Runs twice in clang's pipeline. Before the vectorisers, it turns the
 /// look-ups of the forms that udf-widen made into calls with vector variants.
 /// After them, it inlines what these calls have become.

@@ -70,6 +70,16 @@ bool udf::hasOneVectorLength(const Function &F) {
   return A.isValid() && A.getVScaleRangeMax() == A.getVScaleRangeMin();
 }
 
+void udf::addVariant(std::string &Names, const Function &Scalar,
+                     StringRef Variant, unsigned Lanes) {
+  // The vector function ABI's name of a mapping, with LLVM's own letter for the
+  // instruction set: the lanes alone decide.
+  Names += (Twine(Names.empty() ? "" : ",") + "_ZGV_LLVM_N" + Twine(Lanes) +
+            std::string(Scalar.arg_size(), 'v') + "_" + Scalar.getName() + "(" +
+            Variant + ")")
+               .str();
+}
+
 void udf::requireVectorWidth(Function &F, unsigned Bits) {
   F.addFnAttr("prefer-vector-width", std::to_string(Bits));
   F.addFnAttr("min-legal-vector-width", std::to_string(Bits));

@@ -11,6 +11,7 @@
 
 #include "llvm/IR/Function.h"
 #include "llvm/IR/PassManager.h"
+#include <string>
 
 namespace udf {
 
@@ -30,6 +31,11 @@ bool hasFeatures(llvm::Function &F, llvm::StringRef Features,
 
 /// Whether \p F is compiled for scalable registers of one length.
 bool hasOneVectorLength(const llvm::Function &F);
+
+/// Adds to \p Names, the text of a call's "vector-function-abi-variant", that
+/// \p Variant is \p Scalar for \p Lanes lanes.
+void addVariant(std::string &Names, const llvm::Function &Scalar,
+                llvm::StringRef Variant, unsigned Lanes);
 
 /// Keeps vectors of \p Bits whole in code generation.
 void requireVectorWidth(llvm::Function &F, unsigned Bits);

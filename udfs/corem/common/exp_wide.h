@@ -6,9 +6,9 @@
 //
 // t is 2^(j/32) (1 - 2^-21), rounded, with j = n modulo 32, from the start. All
 // sums are near 1, and one instruction scales the result (lanes.h). So no low
-// part is subnormal, and a result that is normal is exact. Arguments beyond the
-// range are replaced by its ends, whose rounding is undecided, but for those
-// with the result 0, which masks set.
+// part is subnormal, and scaling to a normal result is exact. The ends of the
+// range, whose rounding is undecided, take the place of arguments beyond it. A
+// mask gives the result 0 where that is due.
 //
 // high is t (1 + r) rounded, low its error and t p. s has what t lacks, which
 // is near 2^-21 and positive; s (1 + r) is two steps of Horner's scheme.
