@@ -12,16 +12,23 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bounds import HAS_FMA, halved, merged, needs_fma, needs_gappa, run_path
+from bounds import needs_fma, needs_gappa, run_path
 from mpmath import mpf
 from path_constants import UNIT, half_unit, read, value
-from test_log1p_wide_bounds import RECIPROCALS, SECOND_ERROR, START, Path, Piece, reach, share
+from test_log1p_wide_bounds import (
+    RECIPROCALS,
+    SECOND_ERROR,
+    START,
+    Path,
+    Piece,
+    prove_or_run,
+    reach,
+    share,
+)
 
 FOUND = read("common/log1p_wide_constants.h", "atanh/atanhf_wide.c")
 #: The k that go together; 1 + y begins at 1.
 GROUPS = [(0, 0), (1, 1), (2, 3), (4, 23)]
-#: A piece is halved until its bound holds, this often at most.
-HALVINGS = 3
 #: A smaller y is twice its result, and both sums round to half of it.
 TINY = 2.0**-26
 
@@ -101,21 +108,8 @@ def test_the_intervals_are_those_that_are_proved():
 @pytest.mark.slow
 def test_the_error_stays_below_the_width(tmp_path):
     """By Gappa, but for the interval above that of 1, where pieces are left and run."""
-    path, proved, left = atanh(), [], []
-    for piece in pieces():
-        for found, r in halved(piece.r, partial(atanh_share, path, piece), HALVINGS):
-            if found < 1:
-                proved.append(found)
-            else:
-                assert piece.k == (0, 0)
-                left.append((piece, r))
-    assert max(proved) > 0.9
-    assert {RECIPROCALS[piece.j] for piece, _ in left} == {max(c for c in RECIPROCALS if c < 1)}
-    if HAS_FMA:
-        ranges = merged(x for piece, r in left for x in arguments(piece, r))
-        every, decided, wrong = run_path(tmp_path, "atanh", "avx512", ranges)
-        assert wrong == 0
-        assert 0.99 * every < decided
+    share_of = partial(atanh_share, atanh())
+    prove_or_run(tmp_path, "atanh", share_of, pieces(), arguments)
 
 
 @needs_fma

@@ -228,6 +228,33 @@ def arguments(piece, r):
         yield float(low - abs(low) * 2**-20), float(high + abs(high) * 2**-20)
 
 
+def prove_or_run(folder, name, share_of, pieces, arguments):
+    """Assert that Gappa proves a path but for the interval above that of 1, and run what is left.
+
+    Args:
+        folder: for the program that runs arguments.
+        name: of the function.
+        share_of: the share of the width in a piece, for a part of its r.
+        pieces: what r is cut into.
+        arguments: the ranges of arguments of a piece and a part of its r.
+    """
+    proved, left = [], []
+    for piece in pieces:
+        for found, r in halved(piece.r, partial(share_of, piece), HALVINGS):
+            if found < 1:
+                proved.append(found)
+            else:
+                assert piece.k == (0, 0)
+                left.append((piece, r))
+    assert max(proved) > 0.9
+    assert {RECIPROCALS[piece.j] for piece, _ in left} == {max(c for c in RECIPROCALS if c < 1)}
+    if HAS_FMA:
+        ranges = merged(x for piece, r in left for x in arguments(piece, r))
+        every, decided, wrong = run_path(folder, name, "avx512", ranges)
+        assert wrong == 0
+        assert 0.99 * every < decided
+
+
 def test_the_intervals_are_those_that_are_proved():
     """r is exact for all mantissas, and the groups of k reach to the end of the range."""
     [beyond] = re.findall(r"_END - \(UINT32_C\((\d+)\) << 23", source("log1p/log1pf_wide.c"))
@@ -248,21 +275,8 @@ def test_the_intervals_are_those_that_are_proved():
 @pytest.mark.slow
 def test_the_error_stays_below_the_width(tmp_path):
     """By Gappa, but for the interval above that of 1, where pieces are left and run."""
-    path, proved, left = log1p(), [], []
-    for piece in pieces():
-        for found, r in halved(piece.r, partial(log1p_share, path, piece), HALVINGS):
-            if found < 1:
-                proved.append(found)
-            else:
-                assert piece.k == (0, 0)
-                left.append((piece, r))
-    assert max(proved) > 0.9
-    assert {RECIPROCALS[piece.j] for piece, _ in left} == {max(c for c in RECIPROCALS if c < 1)}
-    if HAS_FMA:
-        ranges = merged(x for piece, r in left for x in arguments(piece, r))
-        every, decided, wrong = run_path(tmp_path, "log1p", "avx512", ranges)
-        assert wrong == 0
-        assert 0.99 * every < decided
+    share_of = partial(log1p_share, log1p())
+    prove_or_run(tmp_path, "log1p", share_of, pieces(), arguments)
 
 
 @needs_fma
