@@ -4,10 +4,10 @@
 //
 // udf-lanes: gives calls of a scalar function the vector instruction it is.
 //
-// AVX-512 scales by a power of two in one instruction. A path writes it as the
-// call of a static function with a body in C, which says the same:
-// udf_lane_scale. In a form for AVX-512 the calls get vector variants that hold
-// the instruction. Elsewhere the body is inlined.
+// AVX-512 scales by a power of two in one instruction, for example. A path
+// writes it as the call of a static function with a body in C, which says the
+// same: udf_lane_scale. In a form for AVX-512 the calls get vector variants
+// that hold the instruction. Elsewhere the body is inlined.
 //
 //===----------------------------------------------------------------------===//
 
@@ -37,14 +37,21 @@ namespace {
 /// One instruction, for 16 lanes and for eight.
 struct Operation {
   StringLiteral Name; // of the scalar function
+  unsigned Arity;
   Intrinsic::ID Of16, Of8;
+  int Immediate = -1; // behind the arguments, if the instruction has one
 };
 
 } // namespace
 
 static constexpr Operation Known[] = {
-    {"udf_lane_scale", Intrinsic::x86_avx512_mask_scalef_ps_512,
+    {"udf_lane_scale", 2, Intrinsic::x86_avx512_mask_scalef_ps_512,
      Intrinsic::x86_avx512_mask_scalef_ps_256},
+    {"udf_lane_exponent", 1, Intrinsic::x86_avx512_mask_getexp_ps_512,
+     Intrinsic::x86_avx512_mask_getexp_ps_256},
+    // In [1, 2), and NaN for a negative argument.
+    {"udf_lane_mantissa", 1, Intrinsic::x86_avx512_mask_getmant_ps_512,
+     Intrinsic::x86_avx512_mask_getmant_ps_256, 0b1000},
 };
 
 /// The variant of \p Scalar for \p Lanes lanes.
@@ -60,9 +67,11 @@ static Function *emitVariant(const Operation &Of, Function &Scalar,
   udf::copyTarget(Model, *F);
   udf::requireVectorWidth(*F, Lanes * 32);
   IRBuilder<> B(BasicBlock::Create(Ctx, "entry", F));
-  SmallVector<Value *, 5> Args;
+  SmallVector<Value *, 6> Args;
   for (Argument &A : F->args())
     Args.push_back(&A);
+  if (Of.Immediate >= 0)
+    Args.push_back(B.getInt32(Of.Immediate));
   Args.push_back(Constant::getNullValue(Ty)); // of lanes that are masked: none
   Args.push_back(B.getIntN(Lanes, ~0ULL));
   if (Lanes == 16)
@@ -104,7 +113,8 @@ PreservedAnalyses udf::LanesPass::run(Module &M, ModuleAnalysisManager &MAM) {
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
   SetVector<Function *> Changed;
   for (const Operation &O : Known)
-    if (Function *F = M.getFunction(O.Name); F && F->hasLocalLinkage())
+    if (Function *F = M.getFunction(O.Name);
+        F && F->hasLocalLinkage() && F->arg_size() == O.Arity)
       rewrite(O, *F, FAM, Changed);
   return Changed.empty() ? PreservedAnalyses::all()
                          : preservedBut(Changed.getArrayRef(), FAM);

@@ -87,6 +87,8 @@ static unsigned latency(const Instruction &I) {
   }
 }
 
+static bool isLong(const Instruction *I) { return latency(*I) == LongLatency; }
+
 static bool isFree(const Instruction &I) { return latency(I) == 0; }
 
 namespace {
@@ -153,6 +155,22 @@ static bool canRunEarly(const BlockLoop &Of, Instruction &I,
   });
 }
 
+/// Whether \p I shifts one value by a constant, or masks it with one.
+static bool takesBits(const Instruction &I) {
+  return (I.isBitwiseLogicOp() || I.isShift()) &&
+         isa<Constant>(I.getOperand(1));
+}
+
+/// Takes those out of \p Early that \p Is names and only others use.
+static void leaveBehind(const BlockLoop &Of, SetVector<Instruction *> &Early,
+                        function_ref<bool(const Instruction &)> Is) {
+  for (Instruction &I : reverse(*Of.header()))
+    if (Early.contains(&I) && Is(I) && none_of(I.users(), [&](User *U) {
+          return Early.contains(cast<Instruction>(U));
+        }))
+      Early.remove(&I);
+}
+
 /// The instructions in front of a cut at \p Depth cycles.
 static SetVector<Instruction *>
 inFront(const BlockLoop &Of, const DenseMap<Instruction *, unsigned> &Depths,
@@ -162,11 +180,9 @@ inFront(const BlockLoop &Of, const DenseMap<Instruction *, unsigned> &Depths,
     if (Depths.lookup(&I) <= Depth && canRunEarly(Of, I, Early))
       Early.insert(&I);
   // To keep a mask costs an instruction.
-  for (Instruction &I : reverse(*Of.header()))
-    if (Early.contains(&I) && I.getType()->isIntOrIntVectorTy(1) &&
-        none_of(I.users(),
-                [&](User *U) { return Early.contains(cast<Instruction>(U)); }))
-      Early.remove(&I);
+  leaveBehind(Of, Early, [](const Instruction &I) {
+    return I.getType()->isIntOrIntVectorTy(1);
+  });
   return Early;
 }
 
@@ -204,7 +220,7 @@ static SetVector<Instruction *> choose(const BlockLoop &Of) {
   }
   unsigned First = Longest * Least / 100;
   for (auto &[I, Depth] : Depths)
-    if (latency(*I) == LongLatency && Depth <= Longest * MostForLong / 100)
+    if (isLong(I) && Depth <= Longest * MostForLong / 100)
       First = std::max(First, Depth);
   SetVector<Instruction *> Best;
   unsigned Fewest = ~0U;
@@ -215,6 +231,11 @@ static SetVector<Instruction *> choose(const BlockLoop &Of) {
       Best = std::move(Early);
     }
   }
+  // Bits that are taken where they are used often cost nothing: one instruction
+  // does two operations (vpternlogd). Beside a division tan and atan became
+  // slower.
+  if (none_of(*Of.header(), [](const Instruction &I) { return isLong(&I); }))
+    leaveBehind(Of, Best, takesBits);
   return Best;
 }
 

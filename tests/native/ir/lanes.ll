@@ -7,24 +7,50 @@
 ; RUN: %opt -passes='udf-lanes,loop-vectorize,udf-tables<late>,verify' -S %t/loop.ll | %FileCheck %s --check-prefix=VECTOR
 ; RUN: %opt -passes='udf-lanes,udf-tables<late>,verify' -S %t/narrow.ll | %FileCheck %s --check-prefix=BACK
 ; RUN: %opt -passes='udf-lanes,verify' -S %t/foreign.ll | %FileCheck %s --check-prefix=FOREIGN
+; RUN: %opt -passes='udf-lanes,verify' -S %t/arity.ll | %FileCheck %s --check-prefix=FOREIGN
 
+; CALL: define internal float @udf_lane_scale(float %y, float %n) #[[BODY:[0-9]+]]
 ; CALL-LABEL: define float @form(
-; CALL: call float @udf_lane_scale(float %y, float %n) #[[VARIANTS:[0-9]+]]
+; CALL: call float @udf_lane_scale(float %y, float %n) #[[SCALE:[0-9]+]]
+; CALL-LABEL: define float @exponent_form(
+; CALL: call float @udf_lane_exponent(float %x) #[[EXPONENT:[0-9]+]]
+; CALL-LABEL: define float @mantissa_form(
+; CALL: call float @udf_lane_mantissa(float %x) #[[MANTISSA:[0-9]+]]
 ; CALL-LABEL: define internal <8 x float> @udf_lane_scale.v8(<8 x float> %0, <8 x float> %1)
 ; CALL: call <8 x float> @llvm.x86.avx512.mask.scalef.ps.256(<8 x float> %0, <8 x float> %1, <8 x float> zeroinitializer, i8 -1)
 ; CALL-LABEL: define internal <16 x float> @udf_lane_scale.v16(<16 x float> %0, <16 x float> %1)
 ; CALL: call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(<16 x float> %0, <16 x float> %1, <16 x float> zeroinitializer, i16 -1, i32 4)
-; CALL: attributes #[[VARIANTS]] = { "vector-function-abi-variant"="_ZGV_LLVM_N8vv_udf_lane_scale(udf_lane_scale.v8),_ZGV_LLVM_N16vv_udf_lane_scale(udf_lane_scale.v16)"
+; CALL-LABEL: define internal <8 x float> @udf_lane_exponent.v8(<8 x float> %0)
+; CALL: call <8 x float> @llvm.x86.avx512.mask.getexp.ps.256(<8 x float> %0, <8 x float> zeroinitializer, i8 -1)
+; CALL-LABEL: define internal <16 x float> @udf_lane_exponent.v16(<16 x float> %0)
+; CALL: call <16 x float> @llvm.x86.avx512.mask.getexp.ps.512(<16 x float> %0, <16 x float> zeroinitializer, i16 -1, i32 4)
+; The immediate 8: in [1, 2), and NaN for a negative argument.
+; CALL-LABEL: define internal <8 x float> @udf_lane_mantissa.v8(<8 x float> %0)
+; CALL: call <8 x float> @llvm.x86.avx512.mask.getmant.ps.256(<8 x float> %0, i32 8, <8 x float> zeroinitializer, i8 -1)
+; CALL-LABEL: define internal <16 x float> @udf_lane_mantissa.v16(<16 x float> %0)
+; CALL: call <16 x float> @llvm.x86.avx512.mask.getmant.ps.512(<16 x float> %0, i32 8, <16 x float> zeroinitializer, i16 -1, i32 4)
+; CALL-DAG: attributes #[[BODY]] = { {{.*}}"udf-late-inline"
+; CALL-DAG: attributes #[[SCALE]] = { "vector-function-abi-variant"="_ZGV_LLVM_N8vv_udf_lane_scale(udf_lane_scale.v8),_ZGV_LLVM_N16vv_udf_lane_scale(udf_lane_scale.v16)"
+; CALL-DAG: attributes #[[EXPONENT]] = { "vector-function-abi-variant"="_ZGV_LLVM_N8v_udf_lane_exponent(udf_lane_exponent.v8),_ZGV_LLVM_N16v_udf_lane_exponent(udf_lane_exponent.v16)"
+; CALL-DAG: attributes #[[MANTISSA]] = { "vector-function-abi-variant"="_ZGV_LLVM_N8v_udf_lane_mantissa(udf_lane_mantissa.v8),_ZGV_LLVM_N16v_udf_lane_mantissa(udf_lane_mantissa.v16)"
 
 ; BACK-LABEL: define float @form(
+; BACK: call float @llvm.ldexp.f32.i32(
+; BACK-LABEL: define float @exponent_form(
+; BACK: call float @logbf(
+; BACK-LABEL: define float @mantissa_form(
 ; BACK: call float @llvm.ldexp.f32.i32(
 ; BACK-NOT: udf_lane
 
 ; VECTOR-LABEL: define void @form_array(
 ; VECTOR: call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(
 ; VECTOR-NOT: udf_lane
+; VECTOR-LABEL: define void @split_array(
+; VECTOR-DAG: call <16 x float> @llvm.x86.avx512.mask.getexp.ps.512(
+; VECTOR-DAG: call <16 x float> @llvm.x86.avx512.mask.getmant.ps.512(<16 x float> %{{.*}}, i32 8,
+; VECTOR-NOT: udf_lane
 
-; A function of that name from elsewhere is not ours.
+; A function of that name from elsewhere, or with another number of arguments, is not ours.
 ; FOREIGN-NOT: vector-function-abi-variant
 ; FOREIGN-NOT: udf-late-inline
 
@@ -43,8 +69,32 @@ define float @form(float %y, float %n) #0 {
   ret float %z
 }
 
+define internal float @udf_lane_exponent(float %x) #1 {
+  %e = call float @logbf(float %x)
+  ret float %e
+}
+
+define internal float @udf_lane_mantissa(float %x) #1 {
+  %e = call float @logbf(float %x)
+  %i = fptosi float %e to i32
+  %n = sub i32 0, %i
+  %m = call float @llvm.ldexp.f32.i32(float %x, i32 %n)
+  ret float %m
+}
+
+define float @exponent_form(float %x) #0 {
+  %e = call float @udf_lane_exponent(float %x)
+  ret float %e
+}
+
+define float @mantissa_form(float %x) #0 {
+  %m = call float @udf_lane_mantissa(float %x)
+  ret float %m
+}
+
 declare float @llvm.floor.f32(float)
 declare float @llvm.ldexp.f32.i32(float, i32)
+declare float @logbf(float)
 
 attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
 attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
@@ -64,8 +114,32 @@ define float @form(float %y, float %n) #0 {
   ret float %z
 }
 
+define internal float @udf_lane_exponent(float %x) #1 {
+  %e = call float @logbf(float %x)
+  ret float %e
+}
+
+define internal float @udf_lane_mantissa(float %x) #1 {
+  %e = call float @logbf(float %x)
+  %i = fptosi float %e to i32
+  %n = sub i32 0, %i
+  %m = call float @llvm.ldexp.f32.i32(float %x, i32 %n)
+  ret float %m
+}
+
+define float @exponent_form(float %x) #0 {
+  %e = call float @udf_lane_exponent(float %x)
+  ret float %e
+}
+
+define float @mantissa_form(float %x) #0 {
+  %m = call float @udf_lane_mantissa(float %x)
+  ret float %m
+}
+
 declare float @llvm.floor.f32(float)
 declare float @llvm.ldexp.f32.i32(float, i32)
+declare float @logbf(float)
 
 attributes #0 = { nounwind "target-cpu"="x86-64-v3" "udf-widen"="f:v8" }
 attributes #1 = { noinline nounwind "target-cpu"="x86-64-v3" }
@@ -100,11 +174,47 @@ exit:
   ret void
 }
 
+define internal float @udf_lane_exponent(float %x) #1 {
+  %e = call float @logbf(float %x)
+  ret float %e
+}
+
+define internal float @udf_lane_mantissa(float %x) #1 {
+  %e = call float @logbf(float %x)
+  %i = fptosi float %e to i32
+  %n = sub i32 0, %i
+  %m = call float @llvm.ldexp.f32.i32(float %x, i32 %n)
+  ret float %m
+}
+
+define void @split_array(ptr noalias %in, ptr noalias %out) #0 {
+entry:
+  br label %loop
+
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %p = getelementptr inbounds float, ptr %in, i64 %i
+  %x = load float, ptr %p, align 4
+  %e = call float @udf_lane_exponent(float %x)
+  %m = call float @udf_lane_mantissa(float %x)
+  %z = fadd float %e, %m
+  %o = getelementptr inbounds float, ptr %out, i64 %i
+  store float %z, ptr %o, align 4
+  %next = add nuw nsw i64 %i, 1
+  %last = icmp eq i64 %next, 64
+  br i1 %last, label %exit, label %loop, !llvm.loop !0
+
+exit:
+  ret void
+}
+
 declare float @llvm.floor.f32(float)
 declare float @llvm.ldexp.f32.i32(float, i32)
+declare float @logbf(float) #2
 
 attributes #0 = { nounwind "prefer-vector-width"="512" "target-cpu"="x86-64-v4" "udf-widen"="f:array" }
 attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
+attributes #2 = { nounwind willreturn memory(none) }
 !0 = distinct !{!0, !1}
 !1 = !{!"llvm.loop.vectorize.width", i32 16}
 
@@ -119,3 +229,28 @@ define float @form(float %y, float %n) #0 {
 }
 
 attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+
+;--- arity.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+define internal float @udf_lane_scale(float %y) #1 {
+  ret float %y
+}
+
+define internal float @udf_lane_exponent(float %x, float %n) #1 {
+  ret float %n
+}
+
+define internal float @udf_lane_mantissa(float %x, float %n) #1 {
+  ret float %n
+}
+
+define float @form(float %y, float %n) #0 {
+  %z = call float @udf_lane_scale(float %y)
+  %e = call float @udf_lane_exponent(float %z, float %n)
+  %m = call float @udf_lane_mantissa(float %z, float %e)
+  ret float %m
+}
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies of the functions that udf-lanes knows give the bits of the instructions."""
+
+import subprocess
+
+import numpy as np
+import pytest
+from bounds import COREM, changed_corem
+from toolchain import LEVELS, SOURCES, missing_on_cpu
+
+HEADER = "common/lanes.h"
+MISSING = missing_on_cpu(LEVELS["avx512"])
+#: In the order of lanes.c.
+NAMES = ("scale", "exponent", "mantissa")
+#: How many numbers the scale's argument n has in lanes.c.
+POWERS = 11
+RANDOM = 1 << 16
+#: Encodings of zero, the ends of the subnormal numbers, those of the normal ones, some others,
+#: infinity and NaN; each stands for both signs.
+SPECIAL = [
+    0x00000000, 0x00000001, 0x00000002, 0x00400000, 0x00400001, 0x007FFFFF, 0x00800000, 0x00800001,
+    0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x3FFFFFFF, 0x40000000, 0x7F000000, 0x7F7FFFFF,
+    0x7F800000, 0x7F800001, 0x7FC00000,
+]  # fmt: skip
+#: What a body has, and what is wrong in its place.
+CHANGES = {
+    "scale": ("(int)__builtin_floorf(n)", "(int)n"),
+    "exponent": ("{ return __builtin_logbf(x); }", "{ return __builtin_ilogbf(x); }"),
+    "mantissa": ("if (!(x >= 0))", "if (x < -0x1p-126f)"),
+}
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING or "AVX-512")
+
+
+def encodings():
+    """Special numbers of both signs, random subnormal ones, and random encodings."""
+    rng = np.random.default_rng(0)
+    special = np.array(SPECIAL, np.uint32)
+    subnormal = rng.integers(0, 1 << 23, 1 << 10, dtype=np.uint32)
+    positive = np.concatenate([special, subnormal])
+    every = rng.integers(0, 1 << 32, RANDOM, dtype=np.uint32)
+    return np.concatenate([positive, positive | np.uint32(1 << 31), every])
+
+
+def run(folder, corem=COREM.folder):
+    """Return what lanes.c counts for each function: compared results, and different ones."""
+    program = folder / "lanes"
+    command = ["clang-19", "-O2", "-march=x86-64-v4", "-ffp-contract=off"]
+    command += [f'-DLANES="{corem / HEADER}"', "-o", program, SOURCES / "lanes.c", "-lm"]
+    subprocess.run(command, check=True)
+    given = encodings().tobytes()
+    printed = subprocess.run([program], input=given, capture_output=True, check=True).stdout
+    counts = [tuple(map(int, line.split())) for line in printed.decode().splitlines()]
+    return dict(zip(NAMES, counts, strict=True))
+
+
+def test_the_bodies_give_the_bits_of_the_instructions(tmp_path):
+    found = run(tmp_path)
+    assert {name: wrong for name, (_, wrong) in found.items()} == dict.fromkeys(NAMES, 0)
+    every = encodings()
+    finite = np.isfinite(every.view(np.float32))
+    zeros = np.count_nonzero(every.view(np.float32) == 0)
+    # Zero times 2^infinity is NaN.
+    assert found["scale"][0] == POWERS * np.count_nonzero(finite) - zeros
+    assert found["exponent"][0] == found["mantissa"][0] == every.size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_body_that_is_changed_is_seen(tmp_path, name):
+    found = run(tmp_path, changed_corem(tmp_path, HEADER, *CHANGES[name]))
+    assert [other for other, (_, wrong) in found.items() if wrong] == [name]
