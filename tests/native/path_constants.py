@@ -103,6 +103,21 @@ def read(*paths, wide=False):
     return Constants(macros, tables)
 
 
+def unscaled(found):
+    """The macros and tables of the paths of log_wide.h, as if r were not times its SCALE."""
+    scale, macros, tables = found.macros["LOG_WIDE_SCALE"], dict(found.macros), dict(found.tables)
+    for name in macros:
+        if power := re.fullmatch(r"LOG(?:2|10)?_WIDE_C(\d)(?:_\w+)?", name):
+            macros[name] *= scale ** int(power[1])
+    tables["log_wide_reciprocal"] = [c / scale for c in tables["log_wide_reciprocal"]]
+    return macros, tables
+
+
+def mantissas(interval):
+    """The least and the largest mantissa of one of the 32 intervals of log_wide.h."""
+    return 1 + interval / 32, 1 + (interval + 1) / 32 - 2.0**-23
+
+
 def half_unit(x):
     """What rounding a number of at most this size to float changes at most."""
     return mpf(float(np.spacing(np.float32(abs(float(x)) * (1 + 2.0**-20))))) / 2

@@ -8,7 +8,6 @@ low part of the product t: ``udfs/corem/common/exp_wide.gappa`` bounds the polyn
 """
 
 import math
-import re
 from functools import cache, partial
 from itertools import pairwise
 
@@ -16,7 +15,16 @@ import mpmath
 import pytest
 from bounds import as_gappa, gappa, halved, largest, needs_gappa
 from mpmath import iv, mpf
-from path_constants import UNIT, half_unit, read, series_bound, single, source, value
+from path_constants import (
+    UNIT,
+    half_unit,
+    mantissas,
+    read,
+    series_bound,
+    single,
+    source,
+    unscaled,
+)  # fmt: skip
 
 STEPS = 32
 #: |t| ends here, t being the exponent of 2 of the result.
@@ -26,7 +34,7 @@ RANGES = ((0, 1), (1, 2), (2, 8), (8, 32), (32, 128))
 #: From here on y is so small that no piece need be halved for it.
 FEW = 8
 #: A piece is halved until its bound holds, this often at most.
-HALVINGS = 3
+HALVINGS = 5
 #: The terms of the series of the logarithm that are looked at.
 TERMS = 24
 iv.prec = mpmath.mp.prec = 120
@@ -34,29 +42,19 @@ iv.prec = mpmath.mp.prec = 120
 
 @cache
 def header():
-    """The macros without UDF, and the tables."""
-    files = [f"common/{n}.h" for n in ("log_quick_constants", "log_wide_constants",
-                                      "exp_wide_constants")]  # fmt: skip
-    found = read(*files, "pow/wide_constants.h", "pow/powf_wide.c", wide=True)
-    return found.macros, found.tables
-
-
-@cache
-def start():
-    """The encoding at which the intervals begin."""
-    [before] = re.findall(r"UDF_LOG_QUICK_START - (\d+)\)", source("common/log_wide.h"))
-    return int(header()[0]["LOG_QUICK_START"]) - int(before)
+    """The macros without UDF, and the tables, as if r were not scaled."""
+    files = [f"common/{n}.h" for n in ("log_wide_constants", "exp_wide_constants")]
+    return unscaled(read(*files, "pow/wide_constants.h", "pow/powf_wide.c"))
 
 
 @cache
 def intervals():
     """For each interval its number, the ends of r, its high and low parts, and what they lack."""
-    c, columns = header()
-    width, found = 1 << int(c["LOG_QUICK_SHIFT"]), []
-    rows = zip(columns["log_quick_reciprocal"], columns["log2_quick_high"],
-               columns["log2_quick_low"], strict=True)  # fmt: skip
+    columns, found = header()[1], []
+    rows = zip(columns["log_wide_reciprocal"], columns["log2_wide_high"],
+               columns["log2_wide_low"], strict=True)  # fmt: skip
     for i, (reciprocal, high, low) in enumerate(rows):
-        ends = [value(start() + (i + side) * width - side) * reciprocal - 1 for side in (0, 1)]
+        ends = [m * reciprocal - 1 for m in mantissas(i)]
         lacking = abs(float(-mpmath.log(mpf(reciprocal), 2) - high - low))
         found.append((i, ends, high, low, lacking))
     return found
@@ -93,10 +91,8 @@ def logarithm_width(r):
 def pieces_of(interval):
     """Yield pieces of r; they get shorter towards 0."""
     low, high = interval[1]
-    cuts = [low * 0.8**n for n in range(12)] if low < 0 else [low]
-    if low < 0 < high:
-        cuts.append(0.0)
-    cuts += [high * 0.8**n for n in reversed(range(12))] if high > 0 else [high]
+    inner = [0.0, *(end * 0.8**n for end in (low, high) for n in range(1, 12))]
+    cuts = [low, *sorted(x for x in inner if low < x < high), high]
     yield from pairwise(cuts)
 
 
@@ -173,7 +169,7 @@ def test_what_the_path_counts_as_exact_is_exact():
     """As does test_log_wide_bounds: r, and base less the first sum, are those of log2."""
     c = header()[0]
     for _, (low, high), base, _, _ in intervals():
-        assert all(k + base == single(k + base) for k in range(-127, 129))
+        assert all(k + base == single(k + base) for k in range(-149, 128))
         # The low part of the logarithm is what its sum loses: the first sum is the larger one.
         size = max(abs(low), abs(high))
         assert base == 0 or abs(base) - 1.45 * size > size**2
@@ -215,7 +211,7 @@ def test_without_the_square_of_the_low_part_it_is_not_proved():
 @needs_gappa
 def test_a_wrong_constant_is_not_proved(monkeypatch, request):
     """Of log(x), which y multiplies."""
-    [interval] = [x for x in intervals() if x[2] == 0]
+    interval = intervals()[0]
     r = 0.9 * interval[1][1], 0.91 * interval[1][1]
     assert logarithm_share(interval, 1, r) < 1
     wrong = header()[0]["LOG2_WIDE_C2"] * (1 + 2.0**-22)

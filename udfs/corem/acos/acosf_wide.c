@@ -26,8 +26,9 @@ UDF_INLINE float udf_acosf_wide(float x, int *hard) {
   // Zero for the middle branch.
   float rest = upper ? __builtin_fmaf(-v, v, s) : 0.0f;
   float d = rest * udf_root_wide_half_inverse(v);
-  float first = x > 0.5f ? UDF_ROWS_WIDE_MAGIC + 8 : UDF_ROWS_WIDE_MAGIC;
-  first = x < -0.5f ? UDF_ROWS_WIDE_MAGIC + 16 : first;
+  // The rows beyond 1/2 begin at 8, those beyond -1/2 at 16.
+  float side = UDF_ROWS_WIDE_MAGIC + 12 - __builtin_copysignf(4.0f, x);
+  float first = upper ? side : UDF_ROWS_WIDE_MAGIC;
   uint32_t i = udf_f32_bits(__builtin_fmaf(v, UDF_ACOS_WIDE_SCALE, first));
   float r = v - udf_acos_wide_center[i % 32];
   udf_rows_wide_row e = {

@@ -3,24 +3,265 @@
 // clang-format off
 #ifndef UDF_LOG_WIDE_CONSTANTS_H
 #define UDF_LOG_WIDE_CONSTANTS_H
-// |r| <= 2.08e-2; the polynomial's error: below 2^-39.2 (dirtyinfnorm).
-#define UDF_LOG_WIDE_C3 0x1.555558p-2f
-#define UDF_LOG_WIDE_C4 -0x1.0010e8p-2f
-#define UDF_LOG_WIDE_C5 0x1.9981dep-3f
-#define UDF_LOG_WIDE_LN2_HI 0x1.62e4p-24f
-#define UDF_LOG_WIDE_LN2_LO 0x1.7f7d1cp-43f
-#define UDF_LOG_WIDE_LOG10_2_HI 0x1.3441p-25f
-#define UDF_LOG_WIDE_LOG10_2_LO 0x1.a84fbcp-44f
-#define UDF_LOG2_WIDE_C1_HI 0x1.715476p0f
-#define UDF_LOG2_WIDE_C1_LO 0x1.4ae0cp-26f
-#define UDF_LOG2_WIDE_C2 -0x1.715476p-1f
-#define UDF_LOG2_WIDE_C3 0x1.ec70a2p-2f
-#define UDF_LOG2_WIDE_C4 -0x1.716cdap-2f
-#define UDF_LOG2_WIDE_C5 0x1.2765a6p-2f
-#define UDF_LOG10_WIDE_C1_HI 0x1.bcb7b2p-2f
-#define UDF_LOG10_WIDE_C1_LO -0x1.5b235ep-27f
-#define UDF_LOG10_WIDE_C2 -0x1.bcb7b2p-3f
-#define UDF_LOG10_WIDE_C3 0x1.287a78p-3f
-#define UDF_LOG10_WIDE_C4 -0x1.bcd51p-4f
-#define UDF_LOG10_WIDE_C5 0x1.63b18ap-4f
+// r is from -2.05078125e-2 to 3.125e-2; the polynomial's error: below 2^-26.3 r^2 (dirtyinfnorm).
+#define UDF_LOG_WIDE_STEPS 32
+#define UDF_LOG_WIDE_SHIFT 18
+#define UDF_LOG_WIDE_SCALE 0x1p8f
+#define UDF_LOG_WIDE_C3 0x1.555592p-26f
+#define UDF_LOG_WIDE_C4 -0x1.001238p-34f
+#define UDF_LOG_WIDE_C5 0x1.92a5cep-43f
+#define UDF_LOG_WIDE_LN2_HI 0x1.62e4p-1f
+#define UDF_LOG_WIDE_LN2_LO 0x1.7f7d1cp-20f
+#define UDF_LOG_WIDE_LOG10_2_HI 0x1.3441p-2f
+#define UDF_LOG_WIDE_LOG10_2_LO 0x1.a84fbcp-21f
+#define UDF_LOG2_WIDE_C1_HI 0x1.715476p-8f
+#define UDF_LOG2_WIDE_C1_LO 0x1.4ae0cp-34f
+#define UDF_LOG2_WIDE_C2 -0x1.715476p-17f
+#define UDF_LOG2_WIDE_C3 0x1.ec70f6p-26f
+#define UDF_LOG2_WIDE_C4 -0x1.716ecp-34f
+#define UDF_LOG2_WIDE_C5 0x1.2272ecp-42f
+#define UDF_LOG10_WIDE_C1_HI 0x1.bcb7b2p-10f
+#define UDF_LOG10_WIDE_C1_LO -0x1.5b235ep-35f
+#define UDF_LOG10_WIDE_C2 -0x1.bcb7b2p-19f
+#define UDF_LOG10_WIDE_C3 0x1.287aaap-27f
+#define UDF_LOG10_WIDE_C4 -0x1.bcd758p-36f
+#define UDF_LOG10_WIDE_C5 0x1.5dbc3ep-44f
+static const float udf_log_wide_reciprocal[] = {
+    0x1p8f,
+    0x1.e8p7f,
+    0x1.d8p7f,
+    0x1.dp7f,
+    0x1.cp7f,
+    0x1.b4p7f,
+    0x1.a8p7f,
+    0x1.ap7f,
+    0x1.94p7f,
+    0x1.8cp7f,
+    0x1.8p7f,
+    0x1.78p7f,
+    0x1.7p7f,
+    0x1.68p7f,
+    0x1.6p7f,
+    0x1.58p7f,
+    0x1.5p7f,
+    0x1.4cp7f,
+    0x1.44p7f,
+    0x1.4p7f,
+    0x1.38p7f,
+    0x1.34p7f,
+    0x1.3p7f,
+    0x1.28p7f,
+    0x1.2p7f,
+    0x1.1cp7f,
+    0x1.18p7f,
+    0x1.1p7f,
+    0x1.1p7f,
+    0x1.0cp7f,
+    0x1.08p7f,
+    0x1p7f,
+};
+static const float udf_log_wide_high[] = {
+    0.0f,
+    0x1.895p-5f,
+    0x1.4d3p-4f,
+    0x1.9338p-4f,
+    0x1.1178p-3f,
+    0x1.4914p-3f,
+    0x1.823cp-3f,
+    0x1.a94p-3f,
+    0x1.e53p-3f,
+    0x1.0714p-2f,
+    0x1.2696p-2f,
+    0x1.3c26p-2f,
+    0x1.522ap-2f,
+    0x1.68acp-2f,
+    0x1.7fbp-2f,
+    0x1.973ap-2f,
+    0x1.af52p-2f,
+    0x1.bb96p-2f,
+    0x1.d49p-2f,
+    0x1.e148p-2f,
+    0x1.fb36p-2f,
+    0x1.0436p-1f,
+    0x1.0ae7p-1f,
+    0x1.188fp-1f,
+    0x1.2696p-1f,
+    0x1.2dbfp-1f,
+    0x1.3503p-1f,
+    0x1.43dap-1f,
+    0x1.43dap-1f,
+    0x1.4b7p-1f,
+    0x1.5323p-1f,
+    0x1.62e4p-1f,
+};
+static const float udf_log_wide_low[] = {
+    0.0f,
+    -0x1.57ad82p-19f,
+    0x1.15d208p-20f,
+    -0x1.0d1536p-19f,
+    0x1.d044fep-20f,
+    -0x1.3e6626p-22f,
+    0x1.6551a4p-23f,
+    -0x1.2c3752p-19f,
+    0x1.dffce2p-20f,
+    -0x1.e7ecaap-20f,
+    0x1.089a6ep-21f,
+    -0x1.b1199ap-19f,
+    0x1.c0e714p-19f,
+    0x1.07d38ep-19f,
+    -0x1.7109fap-20f,
+    0x1.a189acp-21f,
+    0x1.2a491ap-19f,
+    0x1.1b80e2p-22f,
+    0x1.236f7ep-21f,
+    0x1.4344e4p-19f,
+    -0x1.d4217p-20f,
+    0x1.7cec08p-22f,
+    0x1.b8b416p-19f,
+    -0x1.bf0dc4p-21f,
+    0x1.089a6ep-20f,
+    0x1.55ec38p-19f,
+    -0x1.d4989cp-19f,
+    -0x1.a0db88p-26f,
+    -0x1.a0db88p-26f,
+    -0x1.48347ap-20f,
+    -0x1.d97988p-21f,
+    0x1.7f7d1cp-20f,
+};
+static const float udf_log2_wide_high[] = {
+    0.0f,
+    0x1.1bbp-4f,
+    0x1.e0bp-4f,
+    0x1.22d8p-3f,
+    0x1.8a88p-3f,
+    0x1.dacp-3f,
+    0x1.169cp-2f,
+    0x1.32cp-2f,
+    0x1.5dfcp-2f,
+    0x1.7b88p-2f,
+    0x1.a9p-2f,
+    0x1.c818p-2f,
+    0x1.e7ep-2f,
+    0x1.042cp-1f,
+    0x1.14c6p-1f,
+    0x1.25cp-1f,
+    0x1.3722p-1f,
+    0x1.3ffap-1f,
+    0x1.52p-1f,
+    0x1.5b2cp-1f,
+    0x1.6dep-1f,
+    0x1.7768p-1f,
+    0x1.811p-1f,
+    0x1.94c2p-1f,
+    0x1.a9p-1f,
+    0x1.b354p-1f,
+    0x1.bdcep-1f,
+    0x1.d338p-1f,
+    0x1.d338p-1f,
+    0x1.de2ap-1f,
+    0x1.e946p-1f,
+    0x1p0f,
+};
+static const float udf_log2_wide_low[] = {
+    0.0f,
+    0x1.953002p-19f,
+    0x1.ae8f3p-20f,
+    0x1.6e155ap-18f,
+    0x1.80abfcp-19f,
+    0x1.169f22p-18f,
+    0x1.4d8fc6p-24f,
+    -0x1.1c8f12p-22f,
+    0x1.cf1eeap-18f,
+    0x1.f02cf2p-18f,
+    -0x1.a39fbep-20f,
+    0x1.dc2d46p-18f,
+    -0x1.40358ep-19f,
+    -0x1.5a32c2p-20f,
+    -0x1.3e032ep-18f,
+    0x1.408c78p-18f,
+    0x1.5db83ap-20f,
+    0x1.a9ce9ep-18f,
+    -0x1.a39fbep-18f,
+    0x1.ed0cbap-20f,
+    -0x1.eac382p-20f,
+    -0x1.f6b4c2p-20f,
+    -0x1.6b9026p-19f,
+    0x1.0e9258p-18f,
+    -0x1.a39fbep-19f,
+    0x1.61d876p-19f,
+    0x1.3b992cp-18f,
+    0x1.20a6dep-21f,
+    0x1.20a6dep-21f,
+    -0x1.c4fd14p-19f,
+    -0x1.a6eb1ep-18f,
+    0.0f,
+};
+static const float udf_log10_wide_high[] = {
+    0.0f,
+    0x1.55ap-6f,
+    0x1.2168p-5f,
+    0x1.5e38p-5f,
+    0x1.db1p-5f,
+    0x1.1dd4p-4f,
+    0x1.4f7cp-4f,
+    0x1.715cp-4f,
+    0x1.a57p-4f,
+    0x1.c904p-4f,
+    0x1.ffcp-4f,
+    0x1.129ap-3f,
+    0x1.25bap-3f,
+    0x1.3948p-3f,
+    0x1.4d44p-3f,
+    0x1.61b6p-3f,
+    0x1.76a4p-3f,
+    0x1.814cp-3f,
+    0x1.96fep-3f,
+    0x1.a20ap-3f,
+    0x1.b88ep-3f,
+    0x1.c408p-3f,
+    0x1.cfa8p-3f,
+    0x1.e762p-3f,
+    0x1.ffcp-3f,
+    0x1.0618p-2f,
+    0x1.0c67p-2f,
+    0x1.194bp-2f,
+    0x1.194bp-2f,
+    0x1.1fe2p-2f,
+    0x1.2692p-2f,
+    0x1.3441p-2f,
+};
+static const float udf_log10_wide_low[] = {
+    0.0f,
+    -0x1.0b6fe4p-20f,
+    0x1.b5c8c2p-25f,
+    0x1.66b7eap-21f,
+    0x1.ed766ap-21f,
+    0x1.460c8cp-20f,
+    -0x1.526444p-20f,
+    0x1.0ce368p-20f,
+    -0x1.7cda0ap-20f,
+    -0x1.5e619ap-20f,
+    -0x1.ea21c4p-23f,
+    -0x1.6c1308p-21f,
+    0x1.042b5ep-20f,
+    -0x1.fe10d6p-20f,
+    -0x1.f6296ep-25f,
+    0x1.273306p-20f,
+    0x1.72edfap-21f,
+    -0x1.6dbc86p-20f,
+    -0x1.c938cp-20f,
+    -0x1.5ec10cp-21f,
+    0x1.9f3e5ep-21f,
+    0x1.ce13d4p-21f,
+    0x1.cecb98p-20f,
+    -0x1.b7f72ap-20f,
+    -0x1.ea21c4p-22f,
+    0x1.7427eap-21f,
+    0x1.1d6abep-22f,
+    0x1.def7b6p-21f,
+    0x1.def7b6p-21f,
+    -0x1.a50d3ep-22f,
+    -0x1.33d61p-22f,
+    0x1.a84fbcp-21f,
+};
 #endif // UDF_LOG_WIDE_CONSTANTS_H

@@ -9,16 +9,14 @@
 #include "../common/log_wide.h"
 
 #ifdef __FMA__
-// Arguments between 2^-124 and 2^124 have results below it.
-#define LOG10_WIDE_LIMIT 0x1.2cp+5f
 #define LOG10_WIDE_SHARE 0x1p-24f
 
 UDF_INLINE float udf_log10f_wide(float x, int *hard) {
   udf_log_wide_reduced e = udf_log_wide_reduce(x);
   float base =
-      __builtin_fmaf(e.k, UDF_LOG_WIDE_LOG10_2_HI, udf_log10_quick_high[e.i]);
+      __builtin_fmaf(e.k, UDF_LOG_WIDE_LOG10_2_HI, udf_log10_wide_high[e.i]);
   float rest =
-      __builtin_fmaf(e.k, UDF_LOG_WIDE_LOG10_2_LO, udf_log10_quick_low[e.i]);
+      __builtin_fmaf(e.k, UDF_LOG_WIDE_LOG10_2_LO, udf_log10_wide_low[e.i]);
   float high = __builtin_fmaf(e.r, UDF_LOG10_WIDE_C1_HI, base);
   float low = __builtin_fmaf(e.r, UDF_LOG10_WIDE_C1_HI, base - high) + rest;
   float q = __builtin_fmaf(e.r, UDF_LOG10_WIDE_C5, UDF_LOG10_WIDE_C4);
@@ -26,7 +24,7 @@ UDF_INLINE float udf_log10f_wide(float x, int *hard) {
   q = __builtin_fmaf(e.r, q, UDF_LOG10_WIDE_C2);
   q = __builtin_fmaf(e.r, q, UDF_LOG10_WIDE_C1_LO);
   low = __builtin_fmaf(e.r, q, low);
-  return udf_log_wide_round(high, low, e.r, LOG10_WIDE_SHARE, LOG10_WIDE_LIMIT,
-                            hard);
+  float width = udf_log_wide_width(high, e.r * e.r, LOG10_WIDE_SHARE);
+  return udf_log_wide_round(high, low, width, LOG10_WIDE_SHARE, hard);
 }
 #endif

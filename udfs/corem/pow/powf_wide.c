@@ -23,7 +23,7 @@
 // added to 1.5 2^23: what the sum lacks says whether y is a whole number, and
 // its last bit whether it is odd, as long as |y| < 2^22.
 //
-// x that is zero, subnormal, infinite or NaN, negative x with another y, and
+// x that is zero, infinite or NaN, negative x with another y, and
 // |t| from 64 on are left to the fast path. By the rounding test it is one in
 // 1,000 pairs with both arguments up to 5, one in 260 with |t| up to 10 and x
 // near the middle of an interval of the table, and all from about |y| = 2^18
@@ -43,11 +43,10 @@
 #define POW_WIDE_Y 0x1p-41f
 #define POW_WIDE_EXP 0x1.cp-23f
 #define POW_WIDE_ALL 0x1.8p-38f
+// LOG, of r^2 as it is scaled.
+#define POW_WIDE_UNIT (POW_WIDE_LOG / UDF_LOG_WIDE_SQUARE)
 
 #define POW_WIDE_MAX 64.0f
-// The encoding of the least normal number, and of infinity less that.
-#define POW_WIDE_NORMAL UINT32_C(0x00800000)
-#define POW_WIDE_RANGE UINT32_C(0x7f000000)
 
 // Added to y, and where |y| ends for that.
 #define POW_WIDE_WHOLE 0x1.8p23f
@@ -56,10 +55,10 @@
 UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
   float a = __builtin_fabsf(x);
   udf_log_wide_reduced e = udf_log_wide_reduce(a);
-  float base = __builtin_fmaf(e.k, 0x1p-23f, udf_log2_quick_high[e.i]);
+  float base = e.k + udf_log2_wide_high[e.i];
   float first = __builtin_fmaf(e.r, UDF_LOG2_WIDE_C1_HI, base);
   float more = __builtin_fmaf(e.r, UDF_LOG2_WIDE_C1_HI, base - first) +
-               udf_log2_quick_low[e.i];
+               udf_log2_wide_low[e.i];
   float q = __builtin_fmaf(e.r, UDF_LOG2_WIDE_C5, UDF_LOG2_WIDE_C4);
   q = __builtin_fmaf(e.r, q, UDF_LOG2_WIDE_C3);
   q = __builtin_fmaf(e.r, q, UDF_LOG2_WIDE_C2);
@@ -87,22 +86,20 @@ UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
   u = __builtin_fmaf(u * 0.5f, u, u);
   low = __builtin_fmaf(high + low, u, low);
 
-  // In units of POW_WIDE_LOG.
-  float width = __builtin_fmaf(d * d, POW_WIDE_EXP / POW_WIDE_LOG,
-                               POW_WIDE_ALL / POW_WIDE_LOG);
-  float square = __builtin_fmaf(e.r, e.r, POW_WIDE_Y / POW_WIDE_LOG);
+  // In units of POW_WIDE_UNIT.
+  float width = __builtin_fmaf(d * d, POW_WIDE_EXP / POW_WIDE_UNIT,
+                               POW_WIDE_ALL / POW_WIDE_UNIT);
+  float square = __builtin_fmaf(e.r, e.r, POW_WIDE_Y / POW_WIDE_UNIT);
   float y_size = __builtin_fabsf(y);
   width = __builtin_fmaf(square, y_size, width);
-  float unit = power * POW_WIDE_LOG;
+  float unit = power * POW_WIDE_UNIT;
   float upper = high + __builtin_fmaf(width, unit, low);
   float lower = high + __builtin_fmaf(-width, unit, low);
   float whole = y + POW_WIDE_WHOLE;
   _Bool real =
       (x > 0) | ((whole - POW_WIDE_WHOLE == y) & (y_size < POW_WIDE_WHOLE_MAX));
   uint32_t sign = udf_f32_bits(x) & (udf_f32_bits(whole) << 31);
-  uint32_t place = udf_f32_bits(a) - POW_WIDE_NORMAL;
-  _Bool inside =
-      (place < POW_WIDE_RANGE) & (__builtin_fabsf(t) < POW_WIDE_MAX) & real;
+  _Bool inside = (__builtin_fabsf(t) < POW_WIDE_MAX) & real;
   // Masked, the last sum costs nothing more. No sum is negative; NaN is hard.
   lower = inside ? lower : -1.0f;
   *hard = upper != lower;
