@@ -7,6 +7,7 @@ its polynomial lacks. Those for d^2 and 1 must be larger than the error of the e
 low part of the product t: ``udfs/corem/common/exp_wide.gappa`` bounds the polynomial's roundings.
 """
 
+import itertools
 import math
 from functools import cache, partial
 from itertools import pairwise
@@ -29,12 +30,10 @@ from path_constants import (
 STEPS = 32
 #: |t| ends here, t being the exponent of 2 of the result.
 MOST = 64.0
-#: Ends of ranges of |log2(x)|, which are powers of two. In the first, y may be large.
+#: Ends of ranges of |log2(x)|, which are powers of two.
 RANGES = ((0, 1), (1, 2), (2, 8), (8, 32), (32, 128))
-#: From here on y is so small that no piece need be halved for it.
-FEW = 8
 #: A piece is halved until its bound holds, this often at most.
-HALVINGS = 5
+HALVINGS = 3
 #: The terms of the series of the logarithm that are looked at.
 TERMS = 24
 iv.prec = mpmath.mp.prec = 120
@@ -96,15 +95,20 @@ def pieces_of(interval):
     yield from pairwise(cuts)
 
 
+def least(interval):
+    """The least |log2(x)| of an interval's arguments: 0 beside 1, where y may be large."""
+    _, ends, high, _, _ = interval
+    return min(abs(math.log2(1 + r) + high + k) for k in (-1, 0) for r in ends) if high % 1 else 0.0
+
+
 def excess(interval, start, end):
     """What the error of log(x) has at most above its width, where |log2(x)| is in a range."""
     found = 0.0
-    halvings = HALVINGS if start < FEW else 0
     for piece in pieces_of(interval):
-        for share, r in halved(piece, partial(logarithm_share, interval, end), halvings):
+        for share, r in halved(piece, partial(logarithm_share, interval, end), HALVINGS):
             found = max(found, (share - 1) * logarithm_width(r))
     # y is at most so large.
-    return found * MOST / start
+    return found * MOST / max(start, least(interval))
 
 
 def tail():
@@ -162,7 +166,8 @@ def pieces():
 @cache
 def other():
     """What the logarithm may add to the error of the exponential at most."""
-    return max(excess(interval, *ends) for ends in RANGES[1:] for interval in intervals())
+    far = (x for x in itertools.product(RANGES, intervals()) if x[0][0] or least(x[1]))
+    return max(excess(interval, *ends) for ends, interval in far)
 
 
 def test_what_the_path_counts_as_exact_is_exact():
@@ -181,9 +186,11 @@ def test_what_the_path_counts_as_exact_is_exact():
 @needs_gappa
 @pytest.mark.slow
 def test_the_error_of_the_logarithm_stays_below_its_width():
-    """Where |log2(x)| is below 1, and y may be large."""
+    """Beside 1, where y may be large."""
     found = []
-    for interval in intervals():
+    beside = [x for x in intervals() if not least(x)]
+    assert len(beside) == 2
+    for interval in beside:
         each = partial(logarithm_share, interval, RANGES[0][1])
         for piece in pieces_of(interval):
             found += [share for share, _ in halved(piece, each, HALVINGS)]

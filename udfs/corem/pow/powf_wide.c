@@ -40,7 +40,7 @@
 #ifdef __FMA__
 // Parts of the width: of |y| r^2, of |y|, of d^2, and of 1.
 #define POW_WIDE_LOG 0x1p-23f
-#define POW_WIDE_Y 0x1p-41f
+#define POW_WIDE_Y 0x1.8p-41f
 #define POW_WIDE_EXP 0x1.cp-23f
 #define POW_WIDE_ALL 0x1.8p-38f
 // LOG, of r^2 as it is scaled.
