@@ -25,7 +25,7 @@ from path_constants import (
     single,
     source,
     unscaled,
-)  # fmt: skip
+)
 
 STEPS = 32
 #: |t| ends here, t being the exponent of 2 of the result.
