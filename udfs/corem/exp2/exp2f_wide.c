@@ -1,9 +1,10 @@
 //===- exp2f_wide.c - Quick path of exp2 at AVX-512 -----------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// See exp_wide.h. Arguments with subnormal results are left to the fast path,
-// and a few before them; and by the rounding test one in 3,000 of the others.
-// n/32 is read from the low bits of x + 1.5 * 2^18, and d = x - n/32 is exact.
+// See exp_wide.h. Arguments with infinite or subnormal results are left to the
+// fast path, and a few before them; and by the rounding test one in 3,000 of
+// the others. n/32 is read from the low bits of x + 1.5 * 2^18, and
+// d = x - n/32 is exact.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,14 +12,16 @@
 #include "../common/exp_wide.h"
 
 #ifdef __FMA__
-// The rounding test leaves it undecided.
+// The rounding test leaves both undecided.
+#define EXP2_WIDE_MOST 0x1.ffeee6p+6f
 #define EXP2_WIDE_LEAST -0x1.f7f25ap+6f
 // The result is 0 below.
 #define EXP2_WIDE_ZERO -0x1.2ep+7f
 
 UDF_INLINE float udf_exp2f_wide(float x, int *hard) {
   // NaN is hard.
-  float c = x > EXP2_WIDE_LEAST ? x : EXP2_WIDE_LEAST;
+  float c = x < EXP2_WIDE_MOST ? x : EXP2_WIDE_MOST;
+  c = c > EXP2_WIDE_LEAST ? c : EXP2_WIDE_LEAST;
   float nm = c + UDF_EXP_WIDE_MAGIC;
   float n = nm - UDF_EXP_WIDE_MAGIC;
   float d = c - n;
