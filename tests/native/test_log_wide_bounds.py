@@ -154,19 +154,18 @@ def share(name, band, r):
     binade = band.binade
     first, second, c = coefficients(name)
     square = part_of_square(name)
-    c0 = header()[0]
-    by_k = c0["LOG_WIDE_SCALE"] ** -2
-    ratio = by_k if name == "log" else single(c0["LOG_WIDE_RESULT"] / square)
+    macros = header()[0]
+    by_k = macros["LOG_WIDE_SCALE"] ** -2
+    ratio = by_k if name == "log" else single(macros["LOG_WIDE_RESULT"] / square)
     least = min(map(abs, r))
-    if binade is None:
-        # Beside 1: high is r, or a product with it.
-        size = sorted(abs(first * x) for x in r)
-        error = 0.0 if name == "log" else 2.0 ** (math.floor(math.log2(size[1])) - 24)
-        if name == "log":
-            # k is -1 or 0.
-            size = (0.0, size[1])
-    else:
+    if binade is not None:
         size, error = band.size, 2.0 ** (binade - 24)
+    elif name == "log":
+        # Beside 1 high is r, and k is -1 or 0.
+        size, error = (0.0, max(map(abs, r))), 0.0
+    else:
+        size = sorted(abs(first * x) for x in r)
+        error = 2.0 ** (math.floor(math.log2(size[1])) - 24)
     known = {f"C{n}": v for n, v in enumerate(c, 2)}
     known |= {"ratio": ratio, "share": square, "r": as_gappa(*r), "size": as_gappa(*size)}
     known |= {"e": as_gappa(-error, error), "rests": as_gappa(*band.rest)}
@@ -200,15 +199,14 @@ def cut(name, band, r):
 
 
 def beside_one():
-    """The ends of r in the intervals on both sides of 1."""
-    rows = list(zip(reaches(), header()[1]["log_wide_reciprocal"], strict=True))
-    first, last = ([r for r, c in rows if c == near] for near in (1, 1 / 2))
-    return last[0][0], first[0][1]
+    """The band of the results beside 1: of the first interval, and of the last one below 1."""
+    (_, above), *_, (below, _) = reaches()
+    return Band(None, (0.0, 0.0), (0.0, 0.0), 0.0, (below, above))
 
 
 def shares(name):
     """Yield the share of the width in pieces that cover all arguments, with the band and r."""
-    one = Band(None, (0.0, 0.0), (0.0, 0.0), 0.0, beside_one())
+    one = beside_one()
     for sign, end in zip((-1, 1), one.reach, strict=True):
         cuts = [sign * 2.0**-24]
         while abs(cuts[-1]) < abs(end):
@@ -225,8 +223,9 @@ def shares(name):
 
 def in_band(name, band, k, base, reach):
     """Whether an interval has results of a band."""
-    within = band.size[0] == 0 if name == "log" and k == 0 else True
-    return within and band.binade in binades(name, base, reach)
+    if name == "log" and k == 0 and band.size[0]:
+        return False
+    return band.binade in binades(name, base, reach)
 
 
 def arguments(name, band, r):
@@ -235,8 +234,7 @@ def arguments(name, band, r):
         ends = max(r[0], reach[0]), min(r[1], reach[1])
         if ends[0] >= ends[1]:
             continue
-        near = base == 0 if band.binade is None else base and in_band(name, band, k, base, ends)
-        if near:
+        if base == 0 if band.binade is None else base and in_band(name, band, k, base, ends):
             factor = 2.0**k / header()[1]["log_wide_reciprocal"][i]
             yield (1 + ends[0] - 2.0**-22) * factor, (1 + ends[1] + 2.0**-22) * factor
 
@@ -272,11 +270,7 @@ def test_the_error_stays_below_the_width(tmp_path, name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_half_of_the_width_is_too_little(name):
     """Beside 1, where the part in proportion to r^2 counts."""
-    assert (
-        0.5
-        < share(name, Band(None, (0.0, 0.0), (0.0, 0.0), 0.0, beside_one()), (0.0149, 0.015))
-        < 1
-    )
+    assert 0.5 < share(name, beside_one(), (0.0149, 0.015)) < 1
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
