@@ -87,7 +87,7 @@ static unsigned latency(const Instruction &I) {
   }
 }
 
-static bool isLong(const Instruction *I) { return latency(*I) == LongLatency; }
+static bool isLong(const Instruction &I) { return latency(I) == LongLatency; }
 
 static bool isFree(const Instruction &I) { return latency(I) == 0; }
 
@@ -220,7 +220,7 @@ static SetVector<Instruction *> choose(const BlockLoop &Of) {
   }
   unsigned First = Longest * Least / 100;
   for (auto &[I, Depth] : Depths)
-    if (isLong(I) && Depth <= Longest * MostForLong / 100)
+    if (isLong(*I) && Depth <= Longest * MostForLong / 100)
       First = std::max(First, Depth);
   SetVector<Instruction *> Best;
   unsigned Fewest = ~0U;
@@ -234,7 +234,7 @@ static SetVector<Instruction *> choose(const BlockLoop &Of) {
   // Bits that are taken where they are used often cost nothing: one instruction
   // does two operations (vpternlogd). Beside a division tan and atan became
   // slower.
-  if (none_of(*Of.header(), [](const Instruction &I) { return isLong(&I); }))
+  if (none_of(*Of.header(), isLong))
     leaveBehind(Of, Best, takesBits);
   return Best;
 }
