@@ -216,6 +216,7 @@ def use_library(path: Path) -> None:
 
 IDENTITY = {
     "cpu_level": "avx2", "form": "array", "symbol": "f", "flush": False, "garbage": False,
+    "sparse": False,
     "build_id": "01", "library_sha256": "11" * 32, "compiler": "clang", "reference": "MPFR",
 }  # fmt: skip
 SUBJECT = {

@@ -1712,16 +1712,11 @@ def results_page(results: Results) -> str:
 
 def _proofs(certificate: Certificate) -> Sequence[str]:
     """Return a row of the table of corem's own certificates."""
-    forms = [
-        f"{run.identity['form']}, {run.identity['cpu_level']}"
-        + (", flushed" if run.identity["flush"] else "")
-        for run in certificate.runs
-    ]
     digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
     wrong = sum(run.tally.wrong for run in certificate.runs)
     return (
         certificate.subject["function"],
-        "; ".join(forms),
+        "; ".join(run.label for run in certificate.runs),
         f"{certificate.runs[0].tally.inputs:,}",
         f"{wrong:,}",
         ", ".join(f"`{digest[:16]}`" for digest in sorted(filter(None, digests))),

@@ -54,6 +54,12 @@ def add(commands: Subparsers) -> None:
         "--garbage", action="store_true", help="vector forms: one true lane among random ones"
     )
     parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="array and vector forms: every input among easy ones, so that no repair of a whole "
+        "block hides what the fast or quick path gives for it",
+    )
+    parser.add_argument(
         "--workers", type=int, help="processes; 0 runs in this one; by default one per CPU"
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
@@ -136,8 +142,8 @@ def run(options: argparse.Namespace) -> int:
 
 #: Options that say what a certificate is made of.
 _OF_CERTIFICATES = (
-    "cpu_level", "flush_denormal", "garbage", "workers", "scheduler", "out", "judge_all", "against",
-    "resume", "chunks",
+    "cpu_level", "flush_denormal", "garbage", "sparse", "workers", "scheduler", "out", "judge_all",
+    "against", "resume", "chunks",
 )  # fmt: skip
 
 
@@ -165,7 +171,8 @@ def _sample(options: argparse.Namespace) -> int:
 
 #: Options that a certificate answers itself.
 _OF_RUNS = (
-    "form", "cpu_level", "flush_denormal", "garbage", "judge_all", "against", "resume", "chunks",
+    "form", "cpu_level", "flush_denormal", "garbage", "sparse", "judge_all", "against", "resume",
+    "chunks",
 )  # fmt: skip
 
 
@@ -217,6 +224,7 @@ def _verify_one(
         reference=options.reference,
         flush=options.flush_denormal,
         garbage=options.garbage,
+        sparse=options.sparse,
         chunk_bits=options.chunk_bits,
         pairs=options.pairs,
         seed=options.seed,

@@ -108,9 +108,8 @@ def _of_certificate(path: Path) -> Figures:
     what = f"{certificate.subject['function']} {certificate.subject['dtype']}"
     rows: dict[Key, dict[str, Any]] = {}
     for run in certificate.runs:
-        flushed = ", denormals flushed" if run.identity["flush"] else ""
         against = run.tally.beyond(certificate.subject["max_ulp"])
-        rows[what, f"{run.identity['form']}, {run.identity['cpu_level']}{flushed}"] = {
+        rows[what, run.label] = {
             "wrong": run.tally.wrong,
             "against": None if against is None else against[1],
             "ulp": run.largest["ulp"] if run.largest else 0.0,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.certificate import MAY_HAVE, Certificate, Run
+from pytest_udftorch.verify.certificate import MAY_HAVE, MODES, Certificate, Run
 from pytest_udftorch.verify.certificate_file import load, save
 from pytest_udftorch.verify.find import Request
 from pytest_udftorch.verify.journal import Journal
@@ -100,8 +100,7 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
             f"{function}, or of another library. Its digests say nothing about their build. "
             "Verify anew, without --again."
         )
-    mode = "".join(f", {name}" for name in ("flush", "garbage") if run.identity[name])
-    label = f"{stored.name}, {run.identity['form']} form, {run.identity['cpu_level']}{mode}"
+    label = f"{stored.name}, {run.label}"
     if run.identity["library_sha256"] == schedule.candidate.library_sha256:
         return Repeated(label, known=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +116,7 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
 
 
 def _schedule(library: str, function: str, stored: Certificate, run: Run) -> Schedule:
-    own: dict[str, Any] = {k: run.identity[k] for k in ("form", "cpu_level", "flush", "garbage")}
+    own: dict[str, Any] = {k: run.identity[k] for k in ("form", "cpu_level", *MODES)}
     domain = stored.domain
     request = Request(
         dtype=stored.subject["dtype"],

@@ -34,8 +34,10 @@ from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 #: Keys of a certificate's subject.
 SUBJECT: Final = ("function", "dtype", "library", "version", "claim", "max_ulp", "source_sha256")
+#: Modes of a run and the words for them; see ``Schedule``.
+MODES: Final = {"flush": "denormals flushed", "garbage": "garbage", "sparse": "sparse"}
 #: Keys of a run's identity that tell the runs of a certificate apart.
-RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
+RUN_KEY: Final = ("cpu_level", "form", "symbol", *MODES)
 #: Keys of a run's identity.
 IDENTITY: Final = (*RUN_KEY, "build_id", "library_sha256", "compiler", "reference")
 #: What the identity of a run has besides where its form is compiled from more than the sources of
@@ -295,6 +297,12 @@ class Run:
         """What tells the runs of a certificate apart."""
         return tuple(self.identity[k] for k in RUN_KEY)
 
+    @property
+    def label(self) -> str:
+        """The form, the CPU level and the modes, for people."""
+        modes = [words for mode, words in MODES.items() if self.identity[mode]]
+        return ", ".join([self.identity["form"], self.identity["cpu_level"], *modes])
+
     def digest(self) -> str | None:
         """Return the digest over all outputs in hex; None while chunks are missing."""
         return self._digest(0) if self.complete else None
@@ -346,7 +354,7 @@ class Certificate(Showable):
         bound = self.subject["max_ulp"]
         for run in self.runs if bound is not None else ():
             tally = run.tally
-            what = f"{self.name}, {run.identity['form']} form, {run.identity['cpu_level']}"
+            what = f"{self.name}, {run.label}"
             if bound <= 0.5 and tally.wrong:
                 found.append(
                     f"{what}: {tally.wrong:,} of {tally.inputs:,} results are not "
@@ -367,8 +375,7 @@ class Certificate(Showable):
     def unfinished(self) -> list[str]:
         """Return which runs lack chunks, one sentence each."""
         return [
-            f"{self.name}, {r.identity['form']} form: {len(r.chunks)} of {r.total_chunks} chunks "
-            "are done."
+            f"{self.name}, {r.label}: {len(r.chunks)} of {r.total_chunks} chunks are done."
             for r in self.runs
             if not r.complete
         ]
@@ -379,8 +386,7 @@ class Certificate(Showable):
             worst = run.largest
             rows.append(
                 (
-                    f"{run.identity['form']} {run.identity['cpu_level']}"
-                    + (" flushing" if run.identity["flush"] else ""),
+                    run.label,
                     f"{run.tally.inputs:,}",
                     f"{run.tally.wrong:,}",
                     ulp_text(worst["ulp"]) if worst else "0",
@@ -404,7 +410,7 @@ class Certificate(Showable):
             largest = ulp_text(run.largest["ulp"]) if run.largest else "0"
             where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
             lines.append(
-                f"{self.name} {run.identity['form']} {run.identity['cpu_level']}: "
+                f"{self.name}, {run.label}: "
                 f"{against_text(run.tally, self.subject['max_ulp'])} against the claim, "
                 f"{run.tally.wrong:,} not correctly rounded, of {run.tally.inputs:,}; largest "
                 f"error {largest} "

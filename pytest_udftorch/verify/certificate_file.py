@@ -16,6 +16,7 @@ from pytest_udftorch.verify.certificate import (
     EXAMPLE,
     IDENTITY,
     MAY_HAVE,
+    MODES,
     SHA256,
     SUBJECT,
     Certificate,
@@ -154,7 +155,7 @@ def _edited(path: Path, why: str) -> CertificateEditedError:
 _CHUNK: Final = shapes.text("0|[1-9][0-9]{0,9}")
 _RUN: Final = shapes.record(
     {
-        **dict.fromkeys(IDENTITY, shapes.text()),
+        **dict.fromkeys((k for k in IDENTITY if k not in MODES), shapes.text()),
         **dict.fromkeys(("flush", "garbage", "complete"), shapes.flag),
         **dict.fromkeys(("digest", "normal_digest"), shapes.optional(SHA256)),
         **dict.fromkeys(("chunk_digests", "normal_chunk_digests"), shapes.of(dict)),
@@ -166,7 +167,7 @@ _RUN: Final = shapes.record(
         "seconds": shapes.number(),
         "machine": shapes.of(dict),
     },
-    dict.fromkeys(MAY_HAVE, SHA256),
+    {**dict.fromkeys(MAY_HAVE, SHA256), "sparse": shapes.flag},
     closed=False,  # Tally.from_json checks the counts
 )
 _CERTIFICATE: Final = shapes.record(
@@ -212,9 +213,10 @@ def _run(raw: Mapping[str, Any], earlier: Sequence[Run]) -> Run:
         histogram[str(number)] = count
     if raw["incomparable"]:
         histogram[str(BINS - 1)] = raw["incomparable"]
+    whole = (*IDENTITY, *MAY_HAVE)
     counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k in raw}
     return Run(
-        identity={k: raw[k] for k in (*IDENTITY, *MAY_HAVE) if k in raw},
+        identity=dict.fromkeys(MODES, False) | {k: raw[k] for k in whole if k in raw},
         chunks={i: (digests[i], normals[i]) for i in digests},
         total_chunks=raw["total_chunks"],
         tally=Tally.from_json({**counts, "histogram": histogram}),

@@ -25,6 +25,7 @@ from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, addr
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
 from pytest_udftorch.verify.find import Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
+    BESIDE_NUMBERS,
     BINS,
     COARSE_BINS,
     EXAMPLES,
@@ -35,7 +36,7 @@ from pytest_udftorch.verify.reference.checker import (
     Outcome,
     load_checker,
 )
-from pytest_udftorch.verify.schedule import Schedule, margin_bits
+from pytest_udftorch.verify.schedule import Schedule, easy_argument, margin_bits
 from pytest_udftorch.verify.torch_candidate import operator_results
 
 #: MPFR decides at most this many disagreements of one chunk. Beyond them the reference and the
@@ -134,7 +135,8 @@ def _job(schedule: Schedule, checker: Checker, index: int) -> CheckJob:
         mode=candidate.mode,
         max_arbitrated=count if schedule.reference == "mpfr" else MAX_ARBITRATED,
         flush=schedule.flush,
-        garbage=schedule.garbage,
+        beside=BESIDE_NUMBERS[schedule.beside],
+        easy=easy_argument(candidate.function),
         margin_bits=margin_bits(candidate.function),
         sample=schedule.sample,
     )

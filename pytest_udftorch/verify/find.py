@@ -42,6 +42,7 @@ class Request:
         reference: ``auto`` takes LLVM-libc if it has the function, else the C library.
         flush: flush denormals while the candidate runs.
         garbage: fill all lanes of a vector but one with random numbers.
+        sparse: set every input among easy ones, so that no block is repaired as a whole.
         chunk_bits: a chunk has 2**chunk_bits inputs; 2**24 take some tenths of a second.
         pairs: inputs of a function of two arguments.
         seed: of the pairs.
@@ -54,6 +55,7 @@ class Request:
     reference: Reference = "auto"
     flush: bool = False
     garbage: bool = False
+    sparse: bool = False
     chunk_bits: int = 24
     pairs: int = 2**30
     seed: int = 0

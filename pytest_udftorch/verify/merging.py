@@ -110,13 +110,12 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
             error = ulp_text(largest["ulp"]) if largest else "0"
             if incomparable := tally.histogram.get(BINS - 1):
                 error += f"; {incomparable:,} NaN or infinite"
-            mode = ", denormals flushed" if run.identity["flush"] else ""
             rows.append(
                 (
                     subject["function"],
                     subject["dtype"],
                     f"{subject['library']} {subject['version']}",
-                    f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
+                    run.label,
                     against_text(tally, subject["max_ulp"]),
                     f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
                     f"{tally.inputs:,}",

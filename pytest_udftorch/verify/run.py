@@ -24,6 +24,7 @@ from pytest_udftorch.library.description import UdfFunction, find_library
 from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.verify.candidate import SIXTEEN_BITS, STOCK
 from pytest_udftorch.verify.certificate import (
+    MODES,
     Certificate,
     CertificateCompleteError,
     CertificateError,
@@ -169,7 +170,7 @@ def stored_certificate(schedule: Schedule, library: str) -> Path:
 def journal_path(schedule: Schedule, certificate: Path) -> Path:
     """Return where the finished chunks of an unfinished run are recorded."""
     c = schedule.candidate
-    parts = [c.cpu_level, c.form] + ["flush"] * schedule.flush + ["garbage"] * schedule.garbage
+    parts = [c.cpu_level, c.form, *(mode for mode in MODES if getattr(schedule, mode))]
     stem = certificate.name.removesuffix(".certificate.json")
     return certificate.with_name(f"{stem}.{'.'.join(parts)}.journal".lower().replace(" ", "-"))
 
@@ -284,7 +285,7 @@ def _judged_run(path: Path, schedule: Schedule) -> Run | None:
 
 
 def _is_plain(run: Run) -> bool:
-    return run.complete and not run.identity["flush"] and not run.identity["garbage"]
+    return run.complete and not any(run.identity[mode] for mode in MODES)
 
 
 def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.symbols import COMPOSITES
 from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
-from pytest_udftorch.verify.certificate import IDENTITY, MAY_HAVE, RUN_KEY, SUBJECT
+from pytest_udftorch.verify.certificate import IDENTITY, MAY_HAVE, MODES, RUN_KEY, SUBJECT
 from pytest_udftorch.verify.find import DEFAULTS, Reference, Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     ReferenceMissingError,
@@ -35,6 +35,11 @@ def margin_bits(function: str) -> int:
     return COMPOSITE_MARGIN_BITS if function in COMPOSITES else MARGIN_BITS
 
 
+def easy_argument(function: str) -> float:
+    """Return an argument that lies in the domain and is hard for no path of corem."""
+    return 1.7 if function == "acosh" else 0.7
+
+
 class ScheduleError(UdfError):
     """The request cannot be verified."""
 
@@ -52,6 +57,7 @@ class Schedule:
         seed: of the pairs.
         flush: denormals are flushed while the candidate runs.
         garbage: vector forms get one true lane among random ones.
+        sparse: every input stands among easy ones, so that no block is repaired as a whole.
         sample: MPFR judges one input in ``sample``.
         judge: compare the results; otherwise only take their digests.
         files: role -> (path on the machine that made the schedule, SHA-256).
@@ -65,6 +71,7 @@ class Schedule:
     seed: int = 0
     flush: bool = False
     garbage: bool = False
+    sparse: bool = False
     sample: int = 1
     judge: bool = True
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -79,9 +86,14 @@ class Schedule:
         """Inputs of a chunk; the last one may have fewer."""
         return 1 << self.chunk_bits
 
+    @property
+    def beside(self) -> str:
+        """What stands beside an input: a key of ``BESIDE_NUMBERS``."""
+        return "random" if self.garbage else "easy" if self.sparse else "inputs"
+
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be merged."""
-        own = {"flush": self.flush, "garbage": self.garbage, "reference": self.reference_text}
+        own = {mode: getattr(self, mode) for mode in MODES} | {"reference": self.reference_text}
         found = {k: own[k] if k in own else getattr(self.candidate, k) for k in IDENTITY}
         more = {k: getattr(self.candidate, k) for k in MAY_HAVE}
         return found | {k: value for k, value in more.items() if value is not None}
@@ -109,7 +121,8 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
     """Decide what to run, and build what it needs.
 
     Raises:
-        ScheduleError: garbage lanes without vectors, or a 16-bit function of two arguments.
+        ScheduleError: garbage lanes without vectors, an input among easy ones where the form takes
+            one at a time, or a 16-bit function of two arguments.
         ReferenceMissingError: the reference, or a package that it needs, is not installed, or
             it does not have the function.
         The errors of ``find_candidate``.
@@ -119,6 +132,15 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
         raise ScheduleError(
             f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
             "Choose --form v8 or v16."
+        )
+    if request.sparse and candidate.form not in ("array", "v8", "v16"):
+        raise ScheduleError(
+            "--sparse sets every input among easy ones, but the form "
+            f"{candidate.form!r} takes one at a time. Choose --form array, v8 or v16."
+        )
+    if request.sparse and request.garbage:
+        raise ScheduleError(
+            "--sparse and --garbage both say what stands beside an input. Leave out one of the two."
         )
     if request.dtype in SIXTEEN_BITS:
         return _sixteen_bits(candidate, request)
@@ -141,6 +163,7 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
         f"MPFR {mpfr}",
         flush=request.flush,
         garbage=request.garbage,
+        sparse=request.sparse,
         sample=1 if chosen == "mpfr" else SAMPLE,
         files={role: (str(path), file_sha256(path)) for role, path in files.items()},
     )

@@ -27,6 +27,7 @@ IDENTITY = {
     "symbol": "__udf_expf_array",
     "flush": False,
     "garbage": False,
+    "sparse": False,
     "build_id": "0123456789abcdef",
     "library_sha256": "11" * 32,
     "compiler": "clang version 19",
@@ -74,6 +75,19 @@ def make_run(chunks=range(4), *, wrong=0, ulp=0.4375, salt=0, **identity):
 
 def make(*runs, **subject):
     return Certificate({**SUBJECT, **subject}, DOMAIN, runs or (make_run(),))
+
+
+def test_a_file_from_before_sparse_runs_is_read(tmp_path):
+    data = as_json(make())
+    del data["runs"][0]["sparse"], data["sha256"]
+    data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    assert cert.load(tmp_path / "old.json") == make()
+
+
+def test_the_label_of_a_run_names_its_modes():
+    assert make_run().label == "array, avx512"
+    assert make_run(flush=True, sparse=True).label == "array, avx512, denormals flushed, sparse"
 
 
 def test_a_certificate_survives_its_file(tmp_path):

@@ -93,22 +93,28 @@ static uint32_t garbage_bits(uint32_t *state) {
   return *state ^ *state >> 15;
 }
 
+// What the lanes beside an input hold.
+static float beside(const struct udfref_job *job, uint32_t *state) {
+  return job->beside == UDFREF_RANDOM ? from_bits(garbage_bits(state))
+                                      : job->easy;
+}
+
 #define VECTOR_FORM(type, lanes, isa)                                          \
   __attribute__((target(isa))) static void run_##type(                         \
       const struct udfref_job *job, int32_t arity, int64_t n, const float *a,  \
       const float *b, float *out) {                                            \
     const void *f = job->candidate;                                            \
-    int64_t step = job->garbage ? 1 : lanes;                                   \
+    int64_t step = job->beside == UDFREF_INPUTS ? lanes : 1;                   \
     uint32_t state = (uint32_t)job->first ^ bits_of(a[0]);                     \
     for (int64_t i = 0; i < n; i += step) {                                    \
       float x[lanes] = {0}, y[lanes] = {0}, r[lanes];                          \
       int64_t live = n - i < step ? n - i : step;                              \
       int64_t at = 0;                                                          \
-      if (job->garbage) {                                                      \
+      if (job->beside != UDFREF_INPUTS) {                                      \
         at = i % lanes;                                                        \
         for (int k = 0; k < lanes; k++) {                                      \
-          x[k] = from_bits(garbage_bits(&state));                              \
-          y[k] = from_bits(garbage_bits(&state));                              \
+          x[k] = beside(job, &state);                                          \
+          y[k] = beside(job, &state);                                          \
         }                                                                      \
       }                                                                        \
       memcpy(x + at, a + i, (size_t)live * sizeof *x);                         \
@@ -134,6 +140,41 @@ static void run_scalar(const void *f, int32_t arity, int64_t n, const float *a,
                         : ((float (*)(float, float))f)(a[i], b[i]);
 }
 
+static void run_array(const struct udfref_job *job, int32_t arity, int64_t n,
+                      const float *a, const float *b, float *out) {
+  if (arity == 1)
+    ((void (*)(int64_t, const float *, float *, int64_t))job->candidate)(
+        n, a, out, job->mode);
+  else
+    ((void (*)(int64_t, const float *, const float *, float *,
+               int64_t))job->candidate)(n, a, b, out, job->mode);
+}
+
+// Every eighth element is an input, the others are easy.  An array form repairs
+// a block as a whole if more than an eighth of its lanes are hard, or if its
+// list of hard lanes is full, and so hides what the quick path gave for the
+// rest.  SPARSE elements are too few to fill the list at any register width.
+enum { APART = 8, SPARSE = 32 * APART };
+
+static void run_sparse(const struct udfref_job *job, int32_t arity, int64_t n,
+                       const float *a, const float *b, float *out) {
+  _Alignas(64) float x[SPARSE], y[SPARSE], r[SPARSE];
+  for (int k = 0; k < SPARSE; k++)
+    x[k] = y[k] = job->easy;
+  for (int64_t i = 0; i < n; i += SPARSE / APART) {
+    int64_t live = n - i < SPARSE / APART ? n - i : SPARSE / APART;
+    for (int64_t k = 0; k < live; k++) {
+      // At another place of each group, so that every lane has its turn.
+      x[k * APART + k % APART] = a[i + k];
+      if (arity == 2)
+        y[k * APART + k % APART] = b[i + k];
+    }
+    run_array(job, arity, SPARSE, x, y, r);
+    for (int64_t k = 0; k < live; k++)
+      out[i + k] = r[k * APART + k % APART];
+  }
+}
+
 static void run_candidate(const struct udfref_job *job, int32_t arity,
                           uint64_t done, int64_t n, const float *a,
                           const float *b, float *out) {
@@ -149,12 +190,10 @@ static void run_candidate(const struct udfref_job *job, int32_t arity,
   _mm_setcsr(job->flush ? saved | flags : saved & ~flags);
   switch (job->form) {
   case UDFREF_ARRAY:
-    if (arity == 1)
-      ((void (*)(int64_t, const float *, float *, int64_t))f)(n, a, out,
-                                                              job->mode);
+    if (job->beside == UDFREF_INPUTS)
+      run_array(job, arity, n, a, b, out);
     else
-      ((void (*)(int64_t, const float *, const float *, float *, int64_t))f)(
-          n, a, b, out, job->mode);
+      run_sparse(job, arity, n, a, b, out);
     break;
   case UDFREF_SCALAR:
     run_scalar(f, arity, n, a, b, out);

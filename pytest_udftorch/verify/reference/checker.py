@@ -39,6 +39,7 @@ OLDEST_LLVMLIBC: Final = 19
 LLVMLIBC_PACKAGES: Final = ("libllvmlibc-22-dev", "libllvmlibc-19-dev")
 
 FORM_NUMBERS: Final = {"array": 0, "scalar": 1, "v8": 2, "v16": 3, "given": 4}
+BESIDE_NUMBERS: Final = {"inputs": 0, "random": 1, "easy": 2}
 FINE_BINS: Final = 64
 COARSE_BINS: Final = 64
 BINS: Final = FINE_BINS + COARSE_BINS + 1
@@ -72,9 +73,10 @@ class CheckJob(ctypes.Structure):
         ("function", ctypes.c_int32),
         ("form", ctypes.c_int32),
         ("flush", ctypes.c_int32),
-        ("garbage", ctypes.c_int32),
+        ("beside", ctypes.c_int32),
         ("margin_bits", ctypes.c_int32),
         ("sample", ctypes.c_int32),
+        ("easy", ctypes.c_float),
     )
 
 

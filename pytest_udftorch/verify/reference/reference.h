@@ -74,6 +74,13 @@ enum udfref_form {
   UDFREF_GIVEN // the candidate is an array of count results
 };
 
+// What stands beside an input, where a form takes several at once.
+enum udfref_beside {
+  UDFREF_INPUTS, // the next inputs
+  UDFREF_RANDOM, // random bits; vector forms only
+  UDFREF_EASY    // an argument that no path finds hard
+};
+
 // Bins of the histogram: 64 of 1/64 ULP below 1 ULP, then one per power of
 // two, then one for results that no error can be given for (a NaN against a
 // number, a finite result against a pole).
@@ -94,9 +101,10 @@ struct udfref_job {
   int32_t function;        // index in the lists above, in their order
   int32_t form;            // enum udfref_form
   int32_t flush;           // 1: FTZ and DAZ on while the candidate runs
-  int32_t garbage;     // 1: vector forms get one true lane among random ones
-  int32_t margin_bits; // the double result is trusted to 2^-margin_bits
-  int32_t sample;      // every sample-th input goes to MPFR too; 0: none
+  int32_t beside;          // enum udfref_beside
+  int32_t margin_bits;     // the double result is trusted to 2^-margin_bits
+  int32_t sample;          // every sample-th input goes to MPFR too; 0: none
+  float easy;              // what stands beside an input with UDFREF_EASY
 };
 
 struct udfref_outcome {
