@@ -24,6 +24,7 @@
 #include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/Module.h"
 #include "llvm/TargetParser/Triple.h"
+#include <algorithm>
 #include <string>
 
 #define DEBUG_TYPE "udf-lanes"
@@ -34,11 +35,11 @@ STATISTIC(NumCalls, "Number of calls that got vector variants");
 
 namespace {
 
-/// One instruction, for 16 lanes and for eight.
+/// One instruction, for registers of 512 and of 256 bits.
 struct Operation {
   StringLiteral Name; // of the scalar function
   unsigned Arity;
-  Intrinsic::ID Of16, Of8;
+  Intrinsic::ID Of512, Of256;
   int Immediate = -1; // behind the arguments, if the instruction has one
 };
 
@@ -47,6 +48,8 @@ struct Operation {
 static constexpr Operation Known[] = {
     {"udf_lane_scale", 2, Intrinsic::x86_avx512_mask_scalef_ps_512,
      Intrinsic::x86_avx512_mask_scalef_ps_256},
+    {"udf_lane_scale_double", 2, Intrinsic::x86_avx512_mask_scalef_pd_512,
+     Intrinsic::x86_avx512_mask_scalef_pd_256},
     {"udf_lane_exponent", 1, Intrinsic::x86_avx512_mask_getexp_ps_512,
      Intrinsic::x86_avx512_mask_getexp_ps_256},
     // In [1, 2), and NaN for a negative argument.
@@ -54,18 +57,19 @@ static constexpr Operation Known[] = {
      Intrinsic::x86_avx512_mask_getmant_ps_256, 0b1000},
 };
 
-/// The variant of \p Scalar for \p Lanes lanes.
+/// The variant of \p Scalar for registers of \p Bits bits.
 static Function *emitVariant(const Operation &Of, Function &Scalar,
-                             unsigned Lanes, const Function &Model) {
+                             unsigned Bits, const Function &Model) {
   Module &M = *Scalar.getParent();
   LLVMContext &Ctx = M.getContext();
-  auto *Ty = FixedVectorType::get(Type::getFloatTy(Ctx), Lanes);
+  unsigned Lanes = Bits / Scalar.getReturnType()->getScalarSizeInBits();
+  auto *Ty = FixedVectorType::get(Scalar.getReturnType(), Lanes);
   SmallVector<Type *, 2> Params(Scalar.arg_size(), Ty);
   Function *F = Function::Create(FunctionType::get(Ty, Params, false),
                                  GlobalValue::InternalLinkage,
                                  Scalar.getName() + ".v" + Twine(Lanes), M);
   udf::copyTarget(Model, *F);
-  udf::requireVectorWidth(*F, Lanes * 32);
+  udf::requireVectorWidth(*F, Bits);
   IRBuilder<> B(BasicBlock::Create(Ctx, "entry", F));
   SmallVector<Value *, 6> Args;
   for (Argument &A : F->args())
@@ -73,10 +77,10 @@ static Function *emitVariant(const Operation &Of, Function &Scalar,
   if (Of.Immediate >= 0)
     Args.push_back(B.getInt32(Of.Immediate));
   Args.push_back(Constant::getNullValue(Ty)); // of lanes that are masked: none
-  Args.push_back(B.getIntN(Lanes, ~0ULL));
-  if (Lanes == 16)
+  Args.push_back(B.getIntN(std::max(Lanes, 8u), ~0ULL));
+  if (Bits == 512)
     Args.push_back(B.getInt32(4)); // rounding: as the CPU is set
-  B.CreateRet(B.CreateIntrinsic(Lanes == 16 ? Of.Of16 : Of.Of8, {}, Args));
+  B.CreateRet(B.CreateIntrinsic(Bits == 512 ? Of.Of512 : Of.Of256, {}, Args));
   return F;
 }
 
@@ -94,11 +98,12 @@ static void rewrite(const Operation &Of, Function &Scalar,
         !udf::hasFeatures(*Call->getFunction(), "+avx512f,+avx512vl", FAM))
       continue;
     if (Variants.empty())
-      for (unsigned Lanes : {8u, 16u}) {
-        Function *F = emitVariant(Of, Scalar, Lanes, *Call->getFunction());
+      for (unsigned Bits : {256u, 512u}) {
+        Function *F = emitVariant(Of, Scalar, Bits, *Call->getFunction());
         udf::markLateInline(*F);
         Changed.insert(F);
-        udf::addVariant(Variants, Scalar, F->getName(), Lanes);
+        udf::addVariant(Variants, Scalar, F->getName(),
+                        Bits / Scalar.getReturnType()->getScalarSizeInBits());
       }
     Call->addFnAttr(Attribute::get(Scalar.getContext(),
                                    "vector-function-abi-variant", Variants));

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.symbols import KNOWN
 
@@ -104,6 +107,13 @@ def _sha256(path: Path, mtime_ns: int) -> str:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
     return _sha256(path, path.stat().st_mtime_ns)
+
+
+def count_hard(counter: int, columns: Sequence[npt.NDArray[np.float32]]) -> int:
+    """Return how many inputs a hard counter at an address counts; one array per argument."""
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+    pointers = columns[0].ctypes.data, columns[-1].ctypes.data
+    return int(prototype(counter)(columns[0].size, *pointers))
 
 
 @functools.cache

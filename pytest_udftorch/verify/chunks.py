@@ -7,7 +7,6 @@ dtypes.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import itertools
 import platform
@@ -21,7 +20,14 @@ import numpy.typing as npt
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.exact.formats import FORMATS, canonical
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
-from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, address, file_sha256
+from pytest_udftorch.verify.candidate import (
+    OPERATOR,
+    SIXTEEN_BITS,
+    STOCK,
+    address,
+    count_hard,
+    file_sha256,
+)
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
 from pytest_udftorch.verify.find import Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
@@ -161,9 +167,7 @@ def _count_hard(schedule: Schedule, checker: Checker, job: CheckJob) -> int | No
     if not job.hard:
         return None
     columns = checker.inputs(schedule.candidate.arity, schedule.seed, job.first, job.count)
-    counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    pointers = columns[0].ctypes.data, columns[-1].ctypes.data
-    return int(counter(job.hard)(job.count, *pointers))
+    return count_hard(job.hard, columns)
 
 
 def _sha256(outputs: npt.NDArray[Any]) -> str:

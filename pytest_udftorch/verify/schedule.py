@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.symbols import COMPOSITES
-from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
+from pytest_udftorch.verify.candidate import (
+    OPERATOR,
+    SIXTEEN_BITS,
+    Candidate,
+    address,
+    count_hard,
+    file_sha256,
+)
 from pytest_udftorch.verify.certificate import IDENTITY, MAY_HAVE, MODES, RUN_KEY, SUBJECT
 from pytest_udftorch.verify.find import DEFAULTS, Reference, Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
@@ -122,7 +131,7 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
 
     Raises:
         ScheduleError: garbage lanes without vectors, an input among easy ones where the form takes
-            one at a time, or a 16-bit function of two arguments.
+            one at a time or the fast path finds them hard, or a 16-bit function of two arguments.
         ReferenceMissingError: the reference, or a package that it needs, is not installed, or
             it does not have the function.
         The errors of ``find_candidate``.
@@ -133,15 +142,8 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
             f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
             "Choose --form v8 or v16."
         )
-    if request.sparse and candidate.form not in ("array", "v8", "v16"):
-        raise ScheduleError(
-            "--sparse sets every input among easy ones, but the form "
-            f"{candidate.form!r} takes one at a time. Choose --form array, v8 or v16."
-        )
-    if request.sparse and request.garbage:
-        raise ScheduleError(
-            "--sparse and --garbage both say what stands beside an input. Leave out one of the two."
-        )
+    if request.sparse:
+        _refuse_sparse(candidate, request)
     if request.dtype in SIXTEEN_BITS:
         return _sixteen_bits(candidate, request)
     files = {"checker": checker_file()}
@@ -167,6 +169,27 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
         sample=1 if chosen == "mpfr" else SAMPLE,
         files={role: (str(path), file_sha256(path)) for role, path in files.items()},
     )
+
+
+def _refuse_sparse(candidate: Candidate, request: Request) -> None:
+    """Raise an error if a sparse run would show nothing."""
+    if candidate.form not in ("array", "v8", "v16"):
+        raise ScheduleError(
+            "--sparse sets every input among easy ones, but the form "
+            f"{candidate.form!r} takes one at a time. Choose --form array, v8 or v16."
+        )
+    if request.garbage:
+        raise ScheduleError(
+            "--sparse and --garbage both say what stands beside an input. Leave out one of the two."
+        )
+    easy = np.full(1, easy_argument(candidate.function), np.float32)
+    counter = candidate.hard_counter
+    if counter and count_hard(address(counter, "udfref_hard"), [easy] * candidate.arity):
+        raise ScheduleError(
+            f"The fast path of {candidate.function} in {candidate.library} finds {easy[0]:g} hard, "
+            "which --sparse sets beside every input. All blocks would be repaired as a whole, and "
+            "what the paths give would not be seen. Verify without --sparse."
+        )
 
 
 def _sixteen_bits(candidate: Candidate, request: Request) -> Schedule:

@@ -415,7 +415,9 @@ def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
     generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
     mpmath.mp.prec = 200
     macros, columns = header("common")
-    width, limit = (mpf(source_macro("common/trig.h", f"QUICK_{n}")) for n in ("WIDTH", "LIMIT"))
+    extent, width, limit = (
+        mpf(source_macro("common/trig.h", f"QUICK_{n}")) for n in ("EXTENT", "WIDTH", "LIMIT")
+    )
     unit, radius, step = mpf(2) ** -53, generator["QUICK_RADIUS"], mpmath.pi / 32
     high, middle, low = (mpf(macros[f"STEP_{name}"]) / 2 for name in ("HI", "MIDDLE", "LO"))
 
@@ -448,41 +450,52 @@ def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
     assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in steps)
     assert radius**2 / 2 < mpmath.sin(step - radius) / 2
 
-    def error(coefficients):
-        """The largest error of the sum before the test, relative to the result."""
+    pieces = [(radius * n / 32, radius * (n + 1) / 32) for n in range(32)]
+
+    def share(coefficients):
+        """The largest error of the sum before the test, as a share of the margin."""
         terms = quick_trig_terms(generator, coefficients)
-        # Each term's product or sum with others, the sum with the rest, and that with the width.
+        # Each term's product or sum with others, the sum with the rest, and that with the margin.
         (sine, s_most), (cosine, c_most) = terms["sin"], terms["cos"]
         sine += 3 * unit * (1 + sine)
         cosine += 5 * unit * (1 + cosine)
-        # j = 0: sin(h) itself, and l's part relative to the nearest argument.
-        worst = sine * s_most * radius**2 * (1 + radius**2) + lacking / nearest + 8 * unit**2
-        # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
-        worst += unit * radius**2 / 2 + count * abs(low) * radius**2
+
+        def of_margin(error, least_h, least):
+            margin = extent * least_h**2 / 2 + width * least
+            return error / (margin * (1 - 8 * unit))
+
+        worst = mpf(0)
+        for least, most in pieces:
+            # j = 0: sin(h) itself, and l's part relative to the nearest argument.
+            found = sine * s_most * most**2 * (1 + most**2) + lacking / nearest + 8 * unit**2
+            # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
+            found += unit * most**2 / 2 + count * abs(low) * most**2
+            # Relative to h, of which sin(h) lacks a sixth of h^2.
+            worst = max(worst, of_margin(found, least / mpmath.sqrt(most), 1 - most**2 / 6))
         for (s, s_rest), (c, c_rest) in steps:
-            # Left out of the rests' products and of l's, what tables lack, and small roundings.
-            left_out = (
-                abs(s_rest) * radius**4 / 24 + abs(c_rest) * radius**5 / 120
-                + l_largest * (radius**2 / 2 + radius**3 / 6) + l_largest**2
-                + lacking + mpf(2) ** -71 + 16 * unit * mpf(2) ** -49
-            )  # fmt: skip
-            for n in range(-16, 16):
-                h = [radius * n / 16, radius * (n + 1) / 16]
-                most = max(map(abs, h))
-                least = min(abs(s * mpmath.cos(v) + c * mpmath.sin(v)) for v in h)
-                found = abs(c) * sine * s_most * most**3 + s * cosine * c_most * most**4
-                worst = max(worst, (found + left_out) / least)
-        return worst + 4 * unit * width
+            for near, far in pieces:
+                # Left out of the rests' products and of l's, what tables lack, small roundings.
+                left_out = (
+                    abs(s_rest) * far**4 / 24 + abs(c_rest) * far**5 / 120
+                    + l_largest * (far**2 / 2 + far**3 / 6) + l_largest**2
+                    + lacking + mpf(2) ** -71 + 16 * unit * mpf(2) ** -49
+                )  # fmt: skip
+                found = abs(c) * sine * s_most * far**3 + s * cosine * c_most * far**4
+                for sign in (-1, 1):
+                    ends_of = (sign * near, sign * far)
+                    least = min(abs(s * mpmath.cos(v) + c * mpmath.sin(v)) for v in ends_of)
+                    worst = max(worst, of_margin(found + left_out, near, least))
+        return worst
 
     coefficients = {
         name: [macros[f"QUICK_{name[0].upper()}{i}"] for i in range(count)]
         for name, count in generator["QUICK_TERMS"].items()
     }
-    assert error(coefficients) < width
-    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
-    assert error(coefficients) > width / 2
+    assert share(coefficients) < 1
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert share(coefficients) > mpf(1) / 2
     wrong = [coefficients["sin"][0] + 2.0**-50, *coefficients["sin"][1:]]
-    assert error(coefficients | {"sin": wrong}) > width
+    assert share(coefficients | {"sin": wrong}) > 1
 
 
 def test_exp2_gives_the_sum_of_exp_no_more_error_than_exp():

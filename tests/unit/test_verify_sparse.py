@@ -147,6 +147,15 @@ def test_what_has_no_neighbours_is_refused(options, message):
         make_schedule("corem", "exp", Request(sparse=True, reference="libm", **options))
 
 
+def test_a_fast_path_that_finds_the_easy_argument_hard_is_refused(hides, capsys):
+    library = hides(0)
+    text = HIDES.replace("FLIPPED", "0").replace("*hard = 0;", "*hard = x == 0.7f;")
+    (library / "sin.c").write_text(text)
+    assert run(library) == 0
+    assert run(library, "--sparse") == cli.MISUSE
+    assert "The fast path of sin in hides finds 0.7 hard" in capsys.readouterr().err
+
+
 def paths(level):
     """The paths of corem's functions that can find an argument hard: name and source."""
     for name in COREM.function_names:

@@ -6,6 +6,7 @@
 ; RUN: %opt -passes='udf-lanes,udf-tables<late>,verify' -S %t/wide.ll | %FileCheck %s --check-prefix=BACK
 ; RUN: %opt -passes='udf-lanes,loop-vectorize,udf-tables<late>,verify' -S %t/loop.ll | %FileCheck %s --check-prefix=VECTOR
 ; RUN: %opt -passes='udf-lanes,udf-tables<late>,verify' -S %t/narrow.ll | %FileCheck %s --check-prefix=BACK
+; RUN: %opt -passes='udf-lanes,verify' -S %t/double.ll | %FileCheck %s --check-prefix=DOUBLE
 ; RUN: %opt -passes='udf-lanes,verify' -S %t/foreign.ll | %FileCheck %s --check-prefix=FOREIGN
 ; RUN: %opt -passes='udf-lanes,verify' -S %t/arity.ll | %FileCheck %s --check-prefix=FOREIGN
 
@@ -49,6 +50,12 @@
 ; VECTOR-DAG: call <16 x float> @llvm.x86.avx512.mask.getexp.ps.512(
 ; VECTOR-DAG: call <16 x float> @llvm.x86.avx512.mask.getmant.ps.512(<16 x float> %{{.*}}, i32 8,
 ; VECTOR-NOT: udf_lane
+
+; DOUBLE-LABEL: define internal <4 x double> @udf_lane_scale_double.v4(<4 x double> %0, <4 x double> %1)
+; DOUBLE: call <4 x double> @llvm.x86.avx512.mask.scalef.pd.256(<4 x double> %0, <4 x double> %1, <4 x double> zeroinitializer, i8 -1)
+; DOUBLE-LABEL: define internal <8 x double> @udf_lane_scale_double.v8(<8 x double> %0, <8 x double> %1)
+; DOUBLE: call <8 x double> @llvm.x86.avx512.mask.scalef.pd.512(<8 x double> %0, <8 x double> %1, <8 x double> zeroinitializer, i8 -1, i32 4)
+; DOUBLE: "vector-function-abi-variant"="_ZGV_LLVM_N4vv_udf_lane_scale_double(udf_lane_scale_double.v4),_ZGV_LLVM_N8vv_udf_lane_scale_double(udf_lane_scale_double.v8)"
 
 ; A function of that name from elsewhere, or with another number of arguments, is not ours.
 ; FOREIGN-NOT: vector-function-abi-variant
@@ -97,6 +104,27 @@ declare float @llvm.ldexp.f32.i32(float, i32)
 declare float @logbf(float)
 
 attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
+
+;--- double.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+define internal double @udf_lane_scale_double(double %y, double %n) #1 {
+  %f = call double @llvm.floor.f64(double %n)
+  %i = fptosi double %f to i32
+  %z = call double @llvm.ldexp.f64.i32(double %y, i32 %i)
+  ret double %z
+}
+
+define double @form(double %y, double %n) #0 {
+  %z = call double @udf_lane_scale_double(double %y, double %n)
+  ret double %z
+}
+
+declare double @llvm.floor.f64(double)
+declare double @llvm.ldexp.f64.i32(double, i32)
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v8" }
 attributes #1 = { noinline nounwind "target-cpu"="x86-64-v4" }
 
 ;--- narrow.ll

@@ -1,18 +1,20 @@
-//===- lanes.c - The bodies of lanes.h against their instructions ---------===//
+//===- lanes.c - Bodies of lanes against their instructions ---------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// Defined by the compiler's command: LANES, the file of the bodies. Reads
-// encodings of floats, four bytes each. Prints for udf_lane_scale,
-// udf_lane_exponent and udf_lane_mantissa how many results it compared, and how
-// many differ. Two NaN are the same, and powers that take a finite number to
-// NaN are left out.
+// Defined by the compiler's command: LANES and DOUBLE_LANES, the files of the
+// bodies. Reads encodings of floats, four bytes each; two make one of a double.
+// Prints for udf_lane_scale, udf_lane_exponent, udf_lane_mantissa and
+// udf_lane_scale_double how many results it compared, and how many differ. Two
+// NaN are the same, and powers that take a finite number to NaN are left out.
 //
 //===----------------------------------------------------------------------===//
 
+#include DOUBLE_LANES
 #include LANES
 
 #include <immintrin.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +27,11 @@ static float scale(float y, float n) {
       _mm512_scalef_ps(_mm512_set1_ps(y), _mm512_set1_ps(n)));
 }
 
+static double scale_double(double y, double n) {
+  return _mm512_cvtsd_f64(
+      _mm512_scalef_pd(_mm512_set1_pd(y), _mm512_set1_pd(n)));
+}
+
 static float exponent(float x) {
   return _mm512_cvtss_f32(_mm512_getexp_ps(_mm512_set1_ps(x)));
 }
@@ -34,14 +41,31 @@ static float mantissa(float x) {
       _mm512_set1_ps(x), _MM_MANT_NORM_1_2, _MM_MANT_SIGN_nan));
 }
 
-static int differ(float a, float b) {
+static int differ(double a, double b) {
   return isnan(a) && isnan(b) ? 0 : memcmp(&a, &b, sizeof a) != 0;
 }
 
 int main(void) {
-  long compared[3] = {0}, wrong[3] = {0};
+  long compared[4] = {0}, wrong[4] = {0};
   float x;
+  double before = 0;
   while (fread(&x, sizeof x, 1, stdin) == 1) {
+    // The upper half of the double is this encoding, the lower half the last.
+    uint64_t bits;
+    uint32_t half;
+    memcpy(&bits, &before, sizeof bits);
+    memcpy(&half, &x, sizeof half);
+    bits = bits >> 32 | (uint64_t)half << 32;
+    double d;
+    memcpy(&d, &bits, sizeof d);
+    before = d;
+    for (unsigned i = 0; i < sizeof powers / sizeof *powers; ++i) {
+      double n = 8.0 * (double)powers[i] + 0.25, wanted = scale_double(d, n);
+      if (!isfinite(d) || isnan(wanted))
+        continue;
+      ++compared[3];
+      wrong[3] += differ(udf_lane_scale_double(d, n), wanted);
+    }
     for (unsigned i = 0; i < sizeof powers / sizeof *powers; ++i) {
       float n = powers[i], wanted = scale(x, n);
       if (!isfinite(x) || isnan(wanted))
@@ -54,6 +78,6 @@ int main(void) {
     ++compared[2];
     wrong[2] += differ(udf_lane_mantissa(x), mantissa(x));
   }
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 4; ++i)
     printf("%ld %ld\n", compared[i], wrong[i]);
 }

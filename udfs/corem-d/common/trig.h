@@ -42,11 +42,13 @@
 // fused multiply-adds, and so are the errors of both, as S, the sum and t are
 // within a factor of 2. Left out are products of l and of the third floats that
 // are below 2^-65. The error is largest at the ends of the steps about 0, where
-// the roundings of h^3 s(z) are 2^-61.4 of the result. Gappa bounds those
+// the roundings of h^3 s(z) are 2^-61.4 of the result; elsewhere it is far
+// below. So the margin follows z, and is relative to t for the rest, what n
+// STEP_LO lacks beside a multiple of pi/2 above all. Gappa bounds the roundings
 // (trig_quick.gappa), and tests/native/test_float64_bounds.py adds up the rest
-// for each j and on pieces of h: QUICK_WIDTH is more. Within the limit no
-// double is nearer to a multiple of pi/2 than what n STEP_LO lacks allows, as
-// the test finds by trying all multiples.
+// for each j and on pieces of h: QUICK_EXTENT z/2 + QUICK_WIDTH |t| is more.
+// Within the limit no double is nearer to a multiple of pi/2 than the test
+// finds by trying all.
 //
 // Accurate path. sin(x) is x, and cos(x) 1, for |x| < 2^-27. Else x is a whole
 // number m < 2^53 times a power of two, and x 2/pi modulo 4 is m times a window
@@ -78,7 +80,8 @@
 #define TRIG_EXTENT 0x1.cp-53
 #define TRIG_WIDTH 0x1p-70
 #define TRIG_DRIFT 0x1p-134
-#define TRIG_QUICK_WIDTH 0x1.3p-61
+#define TRIG_QUICK_EXTENT 0x1.5p-56
+#define TRIG_QUICK_WIDTH 0x1.cp-64
 #define TRIG_QUICK_LIMIT 0x1p10
 
 // Terms of the series that 128 bits need, and 2^8 units of 2^-128 for their
@@ -186,8 +189,10 @@ UDF_INLINE double udf_trig_quick(double x, uint64_t turn, int *hard) {
   low = UDF_FMA(l, UDF_FMA(-s, h, c), low);
   low = UDF_FMA(s, cosine, low);
   low = UDF_FMA(c, sine, low) + (sum_lo + t_lo);
-  double upper = t + UDF_FMA(t, TRIG_QUICK_WIDTH, low);
-  double lower = t + UDF_FMA(t, -TRIG_QUICK_WIDTH, low);
+  double margin =
+      UDF_FMA(w, -TRIG_QUICK_EXTENT, __builtin_fabs(t) * TRIG_QUICK_WIDTH);
+  double upper = t + (low + margin);
+  double lower = t + (low - margin);
   // NaN is hard.
   *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_QUICK_LIMIT);
   return udf_f64_from_bits(udf_f64_bits(upper) ^ (i / TRIG_QUICK_STEPS << 63));

@@ -6,7 +6,7 @@
 // vector and array forms try a quick path first.
 //
 // Fast path. x = n ln(2)/16 + r + s and n = 16 k + j, with n read from the low
-// bits of 16 x / ln(2) + 1.5 * 2^52. T is a sum of two floats near 2^(j/16),
+// bits of x / ln(2) + 1.5 * 2^48. T is a sum of two floats near 2^(j/16),
 // which has 48 bits, and s holds the rest: -n STEP_LO and log(2^(j/16) / T).
 // So exp(x) = 2^k T exp(r + s). Floats, as tables of 16 floats stay in
 // registers (udf-tables).
@@ -57,6 +57,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../common/double_lanes.h"
 #include "../common/fixed.h"
 
 #include "constants.h"
@@ -65,10 +66,14 @@
 #define EXP_QUICK_WIDTH 0x1.ep-63
 #define EXP_QUICK_END 0x1.62p9 // 708
 
-// An argument as n log(2)/16 + r + s; the low bits of i are those of n.
+// Added to n/16 it leaves n in the low bits.
+#define EXP_MAGIC (UDF_ROUND_MAGIC / EXP_STEPS)
+
+// An argument as n log(2)/16 + r + s; the low bits of i are those of n, and k
+// is n/16.
 typedef struct {
   uint64_t i;
-  double r, s;
+  double k, r, s;
 } udf_exp_argument;
 
 // 2^(j/16) exp(r + s) as t (1 + c + w); cube is r^3, rounded.
@@ -130,17 +135,18 @@ UDF_INLINE double udf_exp_scale(udf_exp_ends ends, uint64_t i, _Bool infinite,
 }
 
 UDF_INLINE udf_exp_argument udf_exp_reduce(double x) {
-  double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
-  double n = shifted - UDF_ROUND_MAGIC;
+  double shifted = UDF_FMA(x, EXP_INV_STEP / EXP_STEPS, EXP_MAGIC);
+  double k = shifted - EXP_MAGIC;
   uint64_t i = udf_f64_bits(shifted);
 #ifdef __FMA__
-  double r = __builtin_fma(n, -EXP_STEP_HI, x);
+  double r = __builtin_fma(k, -EXP_STEP_HI * EXP_STEPS, x);
 #else
-  udf_dd multiple = udf_two_prod(n, EXP_STEP_HI);
+  udf_dd multiple = udf_two_prod(k, EXP_STEP_HI * EXP_STEPS);
   double r = (x - multiple.hi) - multiple.lo;
 #endif
-  double s = UDF_FMA(n, -EXP_STEP_LO, (double)udf_exp_rest[i % EXP_STEPS]);
-  return (udf_exp_argument){i, r, s};
+  double s =
+      UDF_FMA(k, -EXP_STEP_LO * EXP_STEPS, (double)udf_exp_rest[i % EXP_STEPS]);
+  return (udf_exp_argument){i, k, r, s};
 }
 
 UDF_INLINE double udf_exp_fast(double x, int *hard) {
@@ -174,7 +180,11 @@ UDF_INLINE double udf_exp_quick_sum(udf_exp_argument of, _Bool outside,
   double upper = high + UDF_FMA(t, EXP_QUICK_WIDTH, low);
   double lower = high + UDF_FMA(t, -EXP_QUICK_WIDTH, low);
   *hard = (upper != lower) | outside;
+#ifdef __AVX512F__
+  return udf_lane_scale_double(upper, of.k);
+#else
   return udf_f64_from_bits(udf_f64_bits(upper) + (of.i / EXP_STEPS << 52));
+#endif
 }
 
 UDF_INLINE double udf_exp_quick(double x, int *hard) {

@@ -27,14 +27,14 @@
 #define EXP2_QUICK_END 0x1.ffp9 // 1022
 
 UDF_INLINE udf_exp_argument udf_exp2_reduce(double x) {
-  double shifted = UDF_FMA(x, (double)EXP_STEPS, UDF_ROUND_MAGIC);
-  double n = shifted - UDF_ROUND_MAGIC;
+  double shifted = x + EXP_MAGIC;
+  double k = shifted - EXP_MAGIC;
   uint64_t i = udf_f64_bits(shifted);
-  double f = x - n * (1.0 / EXP_STEPS);
+  double f = x - k;
   udf_dd product = udf_two_prod(f, EXP_LN2_HI);
   double s =
       UDF_FMA(f, EXP_LN2_LO, product.lo) + (double)udf_exp_rest[i % EXP_STEPS];
-  return (udf_exp_argument){i, product.hi, s};
+  return (udf_exp_argument){i, k, product.hi, s};
 }
 
 UDF_INLINE double udf_exp2_fast(double x, int *hard) {
