@@ -111,9 +111,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     "function",
     [
         # The sources of all functions are those that were certified: see the next test.
-        pytest.param(
-            name, marks=() if name in ("exp", "log", "sin", "erf", "pow") else pytest.mark.slow
-        )
+        pytest.param(name, marks=() if name in ("sin", "erf", "pow") else pytest.mark.slow)
         for name in PAIRS.function_names
     ],
 )
