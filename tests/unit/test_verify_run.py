@@ -334,6 +334,8 @@ def test_two_workers_give_what_one_process_gives(tmp_path):
     assert facts(run_of(schedule, tmp_path, name="two", workers=2)) == facts(alone)
 
 
+# A process that is killed, and workers that are not, are tested above.
+@pytest.mark.slow
 @CLUSTER_WARNINGS
 def test_a_killed_worker_loses_nothing(tmp_path):
     from distributed import Client, LocalCluster
