@@ -106,7 +106,7 @@ def test_every_listed_hard_case_is_right(function):
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_a_sample_is_right(checker, function):
-    x = sample(function, 100_000, seed=2026).view(np.float32)
+    x = sample(function, 250_000, seed=2026).view(np.float32)
     got, want = through(function, "array", x), checker.mpfr(function, x)
     assert same(got, want)
     got.view(np.uint32)[np.flatnonzero(~np.isnan(got))[1234]] ^= 1
