@@ -135,7 +135,7 @@ def test_one_thread_is_put_back():
 
 def test_an_operator_call_that_uses_two_functions_is_counted_once():
     x = torch.linspace(-3, 3, 64).view(4, 16)
-    with patched("std", profile="counters") as session:
+    with patched("std", functions=("exp", "log", "sin"), profile="counters") as session:
         for _ in range(3):
             torch.log_softmax(x, 1)
     profile = session.profile

@@ -455,6 +455,8 @@ def test_too_few_convolutions_give_no_judgement():
 # The suites --------------------------------------------------------------------------
 
 
+# A file of pytest-benchmark is drawn in test_bench_report.py, a case measured above.
+@pytest.mark.slow
 def test_a_suite_measures_skips_and_is_drawn(tmp_path):
     record = tmp_path / "out.json"
     run = subprocess.run(

@@ -107,7 +107,9 @@ def unchanged(tmp_path_factory):
     ("changed", "operator"),
     [
         ({"defines": ("-DCHUNK=32",)}, "aten::addmm"),
-        ({"defines": ("-DONE_AFTER_THE_OTHER",)}, "aten::_log_softmax"),
+        pytest.param(
+            {"defines": ("-DONE_AFTER_THE_OTHER",)}, "aten::_log_softmax", marks=pytest.mark.slow
+        ),
         ({"wrong": ("tanh",)}, "aten::tanh"),
         ({}, None),
     ],

@@ -155,8 +155,17 @@ def _interrupted_after(count: int, run, *, begun: bool = False) -> bool:
     return hit
 
 
-@pytest.mark.parametrize("what", ["functions", "exclusive", "nested", "trace"])
-def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, what):
+@pytest.mark.parametrize(
+    ("what", "stride"),
+    [
+        ("functions", 1),
+        ("exclusive", 17),
+        ("nested", 11),
+        ("trace", 1),
+        pytest.param("exclusive", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, what, stride):
     stock = torch.exp(X)
     count = 0
     while True:
@@ -181,7 +190,7 @@ def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, wha
         assert torch.equal(torch.exp(X), stock)
         if not hit:
             break
-        count += {"exclusive": 3, "nested": 11}.get(what, 1)
+        count += stride
     assert count > 20
 
 
@@ -229,8 +238,15 @@ def _compilers() -> dict[str, object]:
 
 # An interrupt in a generator that is being closed is swallowed by Python, with this warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("when", ["opening", "closing"])
-def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
+@pytest.mark.parametrize(
+    ("when", "stride"),
+    [
+        ("opening", 43),
+        ("closing", 3),  # where changes are taken back
+        pytest.param("opening", 9, marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when, stride):
     wanted = functools.partial(patched, "corem", functions=("exp", "erf"))
     importlib.import_module(compat.DYNAMO_FRAMES)
     _compilers()  # imports them
@@ -252,13 +268,14 @@ def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
             session.close()
         assert _compilers() == before
         assert torch.equal(torch.exp(X), stock)
-        count += 3 if when == "closing" else 9  # closing is where changes are taken back
+        count += stride
     assert count > 100
     assert still_open < 3
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, as_before):
+@pytest.mark.parametrize("stride", [139, pytest.param(29, marks=pytest.mark.slow)])
+def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, as_before, stride):
     stock = torch.exp(X)
     count, hit, still_open = 0, True, 0
     while hit:
@@ -269,7 +286,7 @@ def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, a
             session.close()
         assert not gate.is_active
         assert torch.equal(torch.exp(X), stock)
-        count += 29
+        count += stride
     assert count > 100
     assert still_open < 3
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -19,6 +20,9 @@ from benches.render import drawings
 from benches.render.docs import DocsError, Results, fill
 
 ROOT = Path(__file__).parents[2]
+
+#: The certificates are those of the repository in every test, and take half of a rendering.
+load_once = functools.cache(render_docs.load_certificate)
 
 
 def test_the_docs_are_up_to_date(capsys):
@@ -45,6 +49,7 @@ def tree(tmp_path, monkeypatch):
     for relative in (*render_docs.WHOLE, render_docs.SPEED_SVG):
         (tmp_path / relative).write_text((ROOT / relative).read_text())
     monkeypatch.setattr(render_docs, "ROOT", tmp_path)
+    monkeypatch.setattr(render_docs, "load_certificate", load_once)
     return tmp_path
 
 

@@ -26,7 +26,7 @@ def shift(_=None):
 if __name__ == "__main__":
     early = "torch" in sys.modules
     found = {"main": shift()}
-    for method in ("fork", "forkserver", "spawn"):
+    for method in sys.argv[3:]:
         with multiprocessing.get_context(method).Pool(1) as pool:
             found[method] = pool.map(shift, [0])[0]
     command = [sys.executable, "-c", "import program; print(program.shift())"]
@@ -57,13 +57,17 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-def test_every_process_of_a_program_opens_the_session(folder):
-    done = run(folder, "--udf-lib=./", "--udf-functions=exp", "program.py", "-m", "--udf-lib", "x")
+@pytest.mark.parametrize(
+    "methods", [("fork", "spawn"), pytest.param(("forkserver",), marks=pytest.mark.slow)]
+)
+def test_every_process_of_a_program_opens_the_session(folder, methods):
+    arguments = ["-m", "--udf-lib", *methods]
+    done = run(folder, "--udf-lib=./", "--udf-functions=exp", "program.py", *arguments)
     assert done.returncode == 5, done.stderr
     argv, early, found = json.loads(done.stdout)
-    assert argv == ["program.py", "-m", "--udf-lib", "x"]
+    assert argv == ["program.py", *arguments]
     assert not early
-    processes = ("main", "fork", "forkserver", "spawn", "subprocess")
+    processes = ("main", *methods, "subprocess")
     assert found == {process: [100.0] for process in processes}
 
 

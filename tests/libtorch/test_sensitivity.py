@@ -185,7 +185,9 @@ def test_ulps_of_exact_results_stay_and_others_take_both_sides():
 # Models ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("perturb", ["functions", "operators", "both"])
+@pytest.mark.parametrize(
+    "perturb", ["functions", "operators", pytest.param("both", marks=pytest.mark.slow)]
+)
 def test_a_planted_cancellation_is_named(perturb):
     found = sensitivity(make=planted, perturb=perturb)
     assert found.losses[0].operator == "aten::sub.Tensor"

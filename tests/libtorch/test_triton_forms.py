@@ -21,6 +21,7 @@ from pytest_udftorch.session.session import patched
 triton = pytest.importorskip("triton")
 
 FUNCTIONS = find_library("corem-ff").function_names
+SOME = ("exp", "sin", "pow")
 #: What a float-float path hands on to: corem in double precision.
 IN_DOUBLE = re.compile(r"_in_double|_accurate")
 
@@ -59,7 +60,10 @@ def bodies(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(n, marks=() if n in SOME else pytest.mark.slow) for n in FUNCTIONS],
+)
 def test_double_precision_is_left_to_the_rare_branch(kernels, function, form_ptx):
     with patched("corem", cuda_form="float-float"):  # one libdevice for all functions
         text = form_ptx(kernels, function)

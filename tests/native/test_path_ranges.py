@@ -130,7 +130,15 @@ PATHS = [
         for name, more in (("sin", (-3.95, -3.92)), ("cos", (-3.95, -3.92)), ("tan", (8.68, 8.69)))
     ),
 ]
-every_path = pytest.mark.parametrize("path", PATHS, ids=lambda p: f"{p.name}-{p.level}")
+#: Of the controls, which compile a library each, those in the default run.
+SEEN = ("exp", "log", "sin", "erfc")
+
+
+def name_of(path):
+    return f"{path.name}-{path.level}"
+
+
+every_path = pytest.mark.parametrize("path", PATHS, ids=name_of)
 
 
 @needs_fma
@@ -143,7 +151,11 @@ def test_a_path_is_right_where_a_step_changes(tmp_path, path):
 
 
 @needs_fma
-@every_path
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=() if p.name in SEEN else pytest.mark.slow) for p in PATHS],
+    ids=name_of,
+)
 def test_a_path_without_a_rounding_test_is_seen(tmp_path, path):
     corem = changed_corem(tmp_path, path.place, path.test, "0")
     assert run_path(tmp_path, path.name, path.level, path.ranges, corem=corem)[2] > 0

@@ -24,6 +24,8 @@ TESTS = """
         pass
 """
 
+LIMITS = "--udf-compare-fail=count:0,range:0,ulp:0,nan:0,inf:0"
+
 
 @pytest.fixture
 def saved(suite):
@@ -35,13 +37,20 @@ def saved(suite):
     return suite
 
 
+def assert_range_fails(result):
+    assert result.ret == 1
+    assert "4 passed" in result.outlines[-1]
+    failed = [line for line in result.outlines if line.startswith("FAILED:")]
+    assert len(failed) == 2
+    assert "test_it.py::test_range, exp: range in: 0 … 1 in main, 0 … 4 in this run" in failed[0]
+
+
 def test_a_baseline_is_the_same_again_and_a_change_fails(saved, monkeypatch):
     path = saved.path / ".udftorch" / "main.json"
     first = json.loads(path.read_text())
     assert first["tests"]["test_it.py::test_calls[2]"]["one cos float32"]["elements"] == 200
     assert first["tests"]["test_it.py::test_of_nothing"] == {}
-    limits = "--udf-compare-fail=count:0,range:0,ulp:0,nan:0,inf:0"
-    again = ["--udf-lib=./one", "--udf-profile=timed", "--udf-compare=main", limits]
+    again = ["--udf-lib=./one", "--udf-profile=timed", "--udf-compare=main", LIMITS]
     result = saved.run(*again, "--udf-save=again")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["udftorch: baseline: compared with main, saved as *again.json"])
@@ -55,16 +64,15 @@ def test_a_baseline_is_the_same_again_and_a_change_fails(saved, monkeypatch):
     assert saved.run(*again, "-k", "test_calls").ret == 0
 
     monkeypatch.setenv("TOP", "4")
-    for more in ([], ["-n2"]):
-        result = saved.run(*again, *more)
-        assert result.ret == 1
-        assert "4 passed" in result.outlines[-1]
-        failed = [line for line in result.outlines if line.startswith("FAILED:")]
-        assert len(failed) == 2
-        assert (
-            "test_it.py::test_range, exp: range in: 0 … 1 in main, 0 … 4 in this run" in failed[0]
-        )
+    assert_range_fails(saved.run(*again))
     assert saved.run("--udf-lib=./one", "--udf-compare=main").ret == 0
+
+
+@pytest.mark.slow
+def test_a_change_fails_with_workers_of_xdist(saved, monkeypatch):
+    monkeypatch.setenv("TOP", "4")
+    again = ["--udf-lib=./one", "--udf-profile=timed", "--udf-compare=main", LIMITS]
+    assert_range_fails(saved.run(*again, "-n2"))
 
 
 def test_a_library_that_gives_other_results_is_seen(saved):

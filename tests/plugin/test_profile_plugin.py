@@ -146,6 +146,8 @@ def test_each_test_has_its_own_figures_and_the_run_the_sum(profiled):
     assert ">1,153<" in page
 
 
+# The test of a worker that dies merges two, one after the other.
+@pytest.mark.slow
 def test_workers_of_xdist_are_merged(profiled):
     pytest.importorskip("xdist")
     result = profiled.run("--udf-lib=corem", "--udf-profile=timed", "--udf-profile-out=out", "-n2")

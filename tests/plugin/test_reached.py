@@ -279,10 +279,13 @@ def test_operators_of_any_kind_are_origins(suite):
 
 
 def test_other_kinds_and_ignored_ones_pass(suite):
-    suite.write(test_it=MAKES.replace("assert 1 == 2", ""))
-    suite.run("--udf-nan=error", "--udf-inf=ignore").assert_outcomes(passed=4)
-    suite.write(test_it="import torch\ndef test(): torch.sin(torch.full((3,), float('inf')))")
-    suite.run("--udf-nan=error").assert_outcomes(failed=1)
+    suite.write(
+        test_it=MAKES.replace("assert 1 == 2", ""),
+        test_nan="import torch\ndef test(): torch.sin(torch.full((3,), float('inf')))",
+    )
+    result = suite.run("--udf-nan=error", "--udf-inf=ignore", "-rA")
+    result.assert_outcomes(passed=4, failed=1)
+    assert suite.outcomes(result)["test_nan.py::test"] == "FAILED"
 
 
 @pytest.mark.parametrize("option", ["--udf-nan=warn", "--udf-inf="])

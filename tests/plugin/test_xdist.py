@@ -72,7 +72,7 @@ def test_one_library(distributed):
 
 
 def test_a_session_that_only_workers_cannot_open_fails_their_tests(distributed, level_too_low):
-    result = distributed.run("-n2", "--udf-lib=./one", f"--udf-cpu-level={level_too_low}")
+    result = distributed.run("-n1", "--udf-lib=./one", f"--udf-cpu-level={level_too_low}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(errors=6)
     assert distributed.log == []

@@ -54,7 +54,7 @@ def test_the_message_shows_the_worst_element_and_who_is_nearer_the_truth(pyteste
             assert got == approx(want, ulp=2, truth=truth)
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:benchmark")
+    result = pytester.runpytest_subprocess("-p", "no:benchmark", "-p", "no:hypothesispytest")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [

@@ -59,9 +59,15 @@ def test_a_machine_is_named_with_its_threads_and_kernels(tmp_path):
     assert bench.about == "a CPU, 2 threads, torch's AVX2 kernels, torch 2"
 
 
-def test_every_stored_bench_is_drawn():
+@pytest.fixture(scope="module")
+def whole_page():
+    """The page of every stored bench."""
     assert RESULTS
-    text = page(*RESULTS)
+    return page(*RESULTS)
+
+
+def test_every_stored_bench_is_drawn(whole_page):
+    text = whole_page
     for name in ("matmul", "convolutions-cpu", "chains", "layer-density", "oracles-cuda"):
         assert f'<figure id="{name}">' in text
     # Each figure once, and what the page's tables sort by is finite.
@@ -339,13 +345,13 @@ def test_the_report_of_profiles_names_the_command_for_benches(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory):
+def tab(tmp_path_factory, whole_page):
     path = browser.find()
     if path is None:
         pytest.skip("no Chromium here (Ubuntu's snap cannot read files of tests)")
     folder = tmp_path_factory.mktemp("browser")
     written = folder / "report.html"
-    written.write_text(page(*RESULTS), encoding="utf-8")
+    written.write_text(whole_page, encoding="utf-8")
     with browser.page(path) as tab:
         tab.size(1200)
         tab.open(written.as_uri())

@@ -183,8 +183,16 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "flipped", "truncated", "missing", "foreign facts", "", "{", "[]", "null",
-        '{"files": 3}', '{"files": {"a": "b"}}', "\x00\xff",
+        "flipped",
+        "missing",
+        "foreign facts",
+        "{",
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in (
+                "truncated", "", "[]", "null", '{"files": 3}', '{"files": {"a": "b"}}', "\x00\xff",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_damaged_build_is_made_again(cache, make, monkeypatch, how):

@@ -31,6 +31,8 @@ from pytest_udftorch.library.description import find_library
 
 KILLED = Path(__file__).parents[1] / "killed.py"
 
+slow = pytest.mark.slow
+
 
 @pytest.fixture
 def library(tmp_path):
@@ -85,9 +87,22 @@ def check(counts: dict[str, int], least: int, faults: Faults, kind: str) -> None
     assert counts["left behind"] == 0
 
 
-@pytest.mark.parametrize("scenario", ["write", "replace", "evict", "job"])
-def test_a_kill_at_any_step_is_healed_by_the_next_run(memory, library, scenario, faults):
-    check(killed(scenario, memory, library), 40, faults, "cache")
+@pytest.mark.parametrize(
+    ("scenario", "stride", "least"),
+    [
+        ("write", 1, 40),
+        ("replace", 7, 6),
+        ("evict", 7, 6),
+        ("job", 7, 6),
+        pytest.param("replace", 1, 40, marks=slow),
+        pytest.param("evict", 1, 40, marks=slow),
+        pytest.param("job", 1, 40, marks=slow),
+    ],
+)
+def test_a_kill_at_any_step_is_healed_by_the_next_run(
+    memory, library, scenario, stride, least, faults
+):
+    check(killed(scenario, memory, library, stride), least, faults, "cache")
 
 
 def test_a_kill_at_some_steps_of_a_build_is_healed_by_the_next_run(memory, library, faults):
@@ -144,8 +159,19 @@ def test_a_flipped_bit_is_not_used(cache, library, monkeypatch, which, flips, fa
             assert {**now, "seconds": 0} == {**facts, "seconds": 0}
 
 
-@pytest.mark.parametrize("which", ["*.so", "build.json", "*.reads"])
-@pytest.mark.parametrize("what", ["folder", "dangling", "elsewhere", "pipe", "empty", "cut"])
+FILES = ("*.so", "build.json", "*.reads")
+THINGS = ("folder", "dangling", "elsewhere", "pipe", "empty", "cut")
+
+
+@pytest.mark.parametrize(
+    ("what", "which"),
+    [
+        # Each thing once, and each file twice.
+        pytest.param(what, which, marks=() if (i - j) % len(FILES) == 0 else slow)
+        for i, what in enumerate(THINGS)
+        for j, which in enumerate(FILES)
+    ],
+)
 def test_something_else_in_the_place_of_a_file_is_replaced(
     cache, library, monkeypatch, tmp_path, which, what, faults
 ):
@@ -191,7 +217,7 @@ def test_another_library_is_not_taken_even_with_facts_that_fit_it(cache, library
 # Full disks, and tools that stop -----------------------------------------------------
 
 
-@pytest.mark.parametrize("kilobytes", [0, 1, 2, 4, 8, 16])
+@pytest.mark.parametrize("kilobytes", [0, 4, 16, *(pytest.param(n, marks=slow) for n in (1, 2, 8))])
 def test_a_full_disk_is_called_so_and_heals(cache, library, kilobytes, faults):
     """A limit on the size of files stops Python and the tools at different places."""
 
@@ -234,7 +260,10 @@ def disk(tmp_path):
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize("kilobytes", [4, 8, 12, 16, 20, 24, 28, 32, 40])
+@pytest.mark.parametrize(
+    "kilobytes",
+    [4, 16, 40, *(pytest.param(n, marks=slow) for n in (8, 12, 20, 24, 28, 32))],
+)
 def test_a_build_on_a_full_filesystem_says_so(disk, library, monkeypatch, kilobytes, faults):
     folder = disk(f"{kilobytes}k")
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))

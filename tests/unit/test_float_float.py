@@ -111,9 +111,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     "function",
     [
         # The sources of all functions are those that were certified: see the next test.
-        pytest.param(
-            name, marks=() if name in ("exp", "log", "sin", "erf", "pow") else pytest.mark.slow
-        )
+        pytest.param(name, marks=() if name in ("sin", "erf", "pow") else pytest.mark.slow)
         for name in PAIRS.function_names
     ],
 )
@@ -141,7 +139,13 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
 
 
 @with_fma
-@pytest.mark.parametrize("function", ONE_ARGUMENT)
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(n, marks=() if n in ("exp", "sin", "erf") else pytest.mark.slow)
+        for n in ONE_ARGUMENT
+    ],
+)
 def test_a_warp_hardly_ever_needs_double_precision(function):
     """Of the floats next above 1/2 and next above 1, fewer than one in 2^13."""
     schedule = replace(schedule_of("corem-ff", function, chunk_bits=20), judge=False)

@@ -34,6 +34,9 @@ from pytest_udftorch.verify.udf_candidate import quick_sha256, short_sha256, sou
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
 SHORT = [n for n in COREM.function_names if COREM.functions[n, "float32"].short is not None]
+#: One whose arguments come near to 1, an ordinary one and the one of two arguments.
+SOME_SHORT = ("asin", "exp2", "pow")
+SOME = ("exp", "log", "sin", "tanh", "erf", "pow")
 BIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 2]
 FORMS = forms("float32", resolve_cpu_level(None))
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
@@ -41,6 +44,11 @@ REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "l
 #: and large arguments, special ones and negative ones. The slow tests compare more.
 STRATA = (0x00, 0x3B, 0x3F, 0x42, 0x7F, 0xBF)
 MORE_STRATA = (0x33, 0x41, 0x4B, 0x6F, 0x80, 0xB9, 0xC2, 0xFF)
+
+some_functions = pytest.mark.parametrize(
+    "function",
+    [pytest.param(n, marks=() if n in SOME else pytest.mark.slow) for n in COREM.function_names],
+)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +129,7 @@ def test_pairs_are_right(function):
     assert off.wrong > off.inputs / 3
 
 
-@pytest.mark.parametrize("function", COREM.function_names)
+@some_functions
 def test_every_form_gives_the_same_bits(function):
     digests = {}
     for form in FORMS:
@@ -132,7 +140,7 @@ def test_every_form_gives_the_same_bits(function):
 
 
 @pytest.mark.skipif("v16" not in FORMS, reason="no AVX-512")
-@pytest.mark.parametrize("function", COREM.function_names)
+@some_functions
 def test_lanes_do_not_disturb_each_other(function):
     for form in ("v8", "v16"):
         plain, lonely = (
@@ -172,7 +180,6 @@ def test_certificate_is_whole_and_says_what_is_claimed(function):
 
 
 #: The sources of all functions are those that were certified: see above.
-SOME = ("exp", "log", "sin", "tanh", "erf", "pow")
 
 
 @pytest.mark.parametrize(
@@ -403,7 +410,10 @@ def test_the_rounding_test_is_what_makes_the_quick_path_right(tmp_path, function
     assert 2**-14 < bad.runs[0].tally.wrong / bad.runs[0].tally.inputs < 2**-8
 
 
-@pytest.mark.parametrize("function", SHORT)
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(n, marks=() if n in SOME_SHORT else pytest.mark.slow) for n in SHORT],
+)
 def test_the_rounding_test_is_what_makes_the_short_path_right(tmp_path, function):
     """The control of the scalar form's certificate: a short path that takes what it has."""
     library = without_rounding_test(tmp_path / "bad", function, "short")

@@ -65,7 +65,8 @@ def killed(name: str, folder: Path, library: Path, stride: int) -> dict[str, int
     [
         ("verify", 13, 4),
         ("plan", 7, 8),
-        ("profile", 40, 1),
+        # Kills of a process that is profiled are in test_collect.py, too.
+        pytest.param("profile", 40, 1, marks=slow),
         pytest.param("verify", 1, 50, marks=slow),
         pytest.param("plan", 1, 50, marks=slow),
         pytest.param("profile", 2, 30, marks=slow),
@@ -88,16 +89,18 @@ def test_a_writer_that_is_not_careful_is_caught(tmp_path, library):
     assert counts["left behind"] > 0
 
 
-@pytest.mark.parametrize("fault", ["disk full", "read-only", "truncated", "bit flip"])
 @pytest.mark.parametrize(
-    ("scenario", "stride"),
+    ("scenario", "stride", "fault"),
     [
-        ("verify", 4),
-        ("plan", 4),
-        pytest.param("verify", 1, marks=slow),
-        pytest.param("plan", 1, marks=slow),
-        pytest.param("profile", 2, marks=slow),
-        pytest.param("patch", 8, marks=slow),
+        ("verify", 4, "disk full"),
+        ("verify", 4, "bit flip"),
+        ("plan", 4, "read-only"),
+        ("plan", 4, "truncated"),
+        *(
+            pytest.param(scenario, stride, fault, marks=slow)
+            for scenario, stride in (("verify", 1), ("plan", 1), ("profile", 2), ("patch", 8))
+            for fault in ("disk full", "read-only", "truncated", "bit flip")
+        ),
     ],
 )
 def test_a_fault_of_the_disk_is_healed_or_refused(
