@@ -111,7 +111,9 @@ def test_a_block_tests_its_masks_together(
     assembly = compile_to_assembly(llvm, tmp_path, manifest, "avx512")
     loop = hot_loop(function_body(assembly, f"__udf_{QUICK_EXP.name}_array"))
     assert len([op for op in loop if op.startswith("kortest")]) == 1
-    assert not [op for op in loop if op.startswith("kmov")]
+    # One mask register to another, for a mask that waits over the cut, needs no general one.
+    moves = [op for op in loop if op.startswith("kmov")]
+    assert not [op for op in moves if not re.fullmatch(r"kmov\w\s+%k\d, %k\d", op)]
 
 
 @pytest.mark.parametrize(("level_name", "size"), [("avx512", 64), ("avx2", 32)])
