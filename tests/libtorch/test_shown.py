@@ -76,7 +76,7 @@ def test_a_certificate():
     shows(
         certificates.load(path),
         "corem erf float32",
-        "array avx2 flushing",
+        "array, avx2, denormals flushed",
         "4,294,967,296",
         "Nothing contradicts the claim of 0.5 ULP.",
     )
