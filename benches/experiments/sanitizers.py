@@ -218,7 +218,7 @@ def slots(kit: Kit, folder: Path, mutation: Mutation | None = None, rounds: int 
 
 def cells(kit: Kit, folder: Path, mutation: Mutation | None = None, rounds: int = 12) -> Outcome:
     """Begin, read and end profiles under threads that count; a call is one of an operator."""
-    made = driver("cells", ("udfprof.c", "names.c"), kit, folder, mutation)
+    made = driver("cells", ("udfprof.c", "names.c", "trampolines.S"), kit, folder, mutation)
     return judged("counters of profiles", kit, [made, str(rounds)])
 
 
