@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parameters import mostly_slow
 from torch.nn import functional as F
 
 from pytest_udftorch import errors, find_library, patched
@@ -195,9 +196,7 @@ QUICK = ("gelu_erf",)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, QUICK))
 def test_every_result_in_sixteen_bits_is_correctly_rounded(name, dtype):
     with patched("corem", functions=("exp",), composites=True):
         got = sixteen(name, dtype)
@@ -216,9 +215,7 @@ def test_without_the_table_some_results_in_sixteen_bits_are_wrong(monkeypatch):
 NARROW = sorted(json.loads(find_library("corem").sixteen.read_text())["float16"])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n == "tan" else pytest.mark.slow) for n in NARROW]
-)
+@pytest.mark.parametrize("name", mostly_slow(NARROW, ["tan"]))
 def test_functions_in_half_are_correctly_rounded(name):
     def results():
         x = torch.from_numpy(BITS.view(np.int16)).view(torch.float16)

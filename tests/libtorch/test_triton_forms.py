@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from parameters import mostly_slow
 
 from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import Part, cuda_id, selection_id
@@ -60,10 +61,7 @@ def bodies(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(n, marks=() if n in SOME else pytest.mark.slow) for n in FUNCTIONS],
-)
+@pytest.mark.parametrize("function", mostly_slow(FUNCTIONS, SOME))
 def test_double_precision_is_left_to_the_rare_branch(kernels, function, form_ptx):
     with patched("corem", cuda_form="float-float"):  # one libdevice for all functions
         text = form_ptx(kernels, function)

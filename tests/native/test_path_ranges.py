@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from bounds import COREM, changed_corem, needs_fma, run_path
+from parameters import mostly_slow
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def test_a_path_is_right_where_a_step_changes(tmp_path, path):
 @needs_fma
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=() if p.name in SEEN else pytest.mark.slow) for p in PATHS],
+    mostly_slow(PATHS, [path for path in PATHS if path.name in SEEN]),
     ids=name_of,
 )
 def test_a_path_without_a_rounding_test_is_seen(tmp_path, path):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from builds import TOML, TWICE, forget
+from parameters import mostly_slow
 
 from pytest_udftorch.build import cache as cache_module
 from pytest_udftorch.build import job, toolchain
@@ -182,18 +183,10 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [
-        "flipped",
-        "missing",
-        "foreign facts",
-        "{",
-        *(
-            pytest.param(how, marks=pytest.mark.slow)
-            for how in (
-                "truncated", "", "[]", "null", '{"files": 3}', '{"files": {"a": "b"}}', "\x00\xff",
-            )
-        ),
-    ],
+    mostly_slow([
+        "flipped", "truncated", "missing", "foreign facts", "", "{", "[]", "null",
+        '{"files": 3}', '{"files": {"a": "b"}}', "\x00\xff",
+    ], ["flipped", "missing", "foreign facts", "{"]),
 )  # fmt: skip
 def test_a_damaged_build_is_made_again(cache, make, monkeypatch, how):
     first = build_library(make(TWICE))

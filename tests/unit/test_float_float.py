@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parameters import mostly_slow
 
 from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.shared import build_library
@@ -141,10 +142,7 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
 @with_fma
 @pytest.mark.parametrize(
     "function",
-    [
-        pytest.param(n, marks=() if n in ("exp", "sin", "erf") else pytest.mark.slow)
-        for n in ONE_ARGUMENT
-    ],
+    mostly_slow(ONE_ARGUMENT, ("exp", "sin", "erf")),
 )
 def test_a_warp_hardly_ever_needs_double_precision(function):
     """Of the floats next above 1/2 and next above 1, fewer than one in 2^13."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from parameters import mostly_slow
 
 from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.cache import sha256_of
@@ -45,10 +46,7 @@ REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "l
 STRATA = (0x00, 0x3B, 0x3F, 0x42, 0x7F, 0xBF)
 MORE_STRATA = (0x33, 0x41, 0x4B, 0x6F, 0x80, 0xB9, 0xC2, 0xFF)
 
-some_functions = pytest.mark.parametrize(
-    "function",
-    [pytest.param(n, marks=() if n in SOME else pytest.mark.slow) for n in COREM.function_names],
-)
+some_functions = pytest.mark.parametrize("function", mostly_slow(COREM.function_names, SOME))
 
 
 @pytest.fixture(scope="module")
@@ -179,16 +177,8 @@ def test_certificate_is_whole_and_says_what_is_claimed(function):
         assert run.identity.get("quick_sha256") == (None if form == "scalar" else quick), level
 
 
-#: The sources of all functions are those that were certified: see above.
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        pytest.param(name, marks=() if name in SOME else pytest.mark.slow)
-        for name in COREM.function_names
-    ],
-)
+# The sources of all functions are those that were certified: see above.
+@some_functions
 def test_strata_of_the_inputs_give_the_certified_digests(function):
     schedule, stored = certified(function)
     # Each chunk of pairs holds every kind of them.
@@ -410,10 +400,7 @@ def test_the_rounding_test_is_what_makes_the_quick_path_right(tmp_path, function
     assert 2**-14 < bad.runs[0].tally.wrong / bad.runs[0].tally.inputs < 2**-8
 
 
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(n, marks=() if n in SOME_SHORT else pytest.mark.slow) for n in SHORT],
-)
+@pytest.mark.parametrize("function", mostly_slow(SHORT, SOME_SHORT))
 def test_the_rounding_test_is_what_makes_the_short_path_right(tmp_path, function):
     """The control of the scalar form's certificate: a short path that takes what it has."""
     library = without_rounding_test(tmp_path / "bad", function, "short")
