@@ -102,8 +102,8 @@ static void rewrite(const Operation &Of, Function &Scalar,
         Function *F = emitVariant(Of, Scalar, Bits, *Call->getFunction());
         udf::markLateInline(*F);
         Changed.insert(F);
-        udf::addVariant(Variants, Scalar, F->getName(),
-                        Bits / Scalar.getReturnType()->getScalarSizeInBits());
+        auto *Ty = cast<FixedVectorType>(F->getReturnType());
+        udf::addVariant(Variants, Scalar, F->getName(), Ty->getNumElements());
       }
     Call->addFnAttr(Attribute::get(Scalar.getContext(),
                                    "vector-function-abi-variant", Variants));
