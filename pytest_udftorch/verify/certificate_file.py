@@ -213,10 +213,10 @@ def _run(raw: Mapping[str, Any], earlier: Sequence[Run]) -> Run:
         histogram[str(number)] = count
     if raw["incomparable"]:
         histogram[str(BINS - 1)] = raw["incomparable"]
-    whole = (*IDENTITY, *MAY_HAVE)
+    stated = {k: raw[k] for k in (*IDENTITY, *MAY_HAVE) if k in raw}
     counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k in raw}
     return Run(
-        identity=dict.fromkeys(MODES, False) | {k: raw[k] for k in whole if k in raw},
+        identity=dict.fromkeys(MODES, False) | stated,
         chunks={i: (digests[i], normals[i]) for i in digests},
         total_chunks=raw["total_chunks"],
         tally=Tally.from_json({**counts, "histogram": histogram}),

@@ -153,25 +153,29 @@ static void run_array(const struct udfref_job *job, int32_t arity, int64_t n,
 // Every eighth element is an input, the others are easy.  An array form repairs
 // a block as a whole if more than an eighth of its lanes are hard, or if its
 // list of hard lanes is full, and so hides what the quick path gave for the
-// rest.  SPARSE elements are too few to fill the list at any register width.
-enum { APART = 8, SPARSE = 32 * APART };
+// rest.  Calls of SPARSE elements are too short to fill the list at any
+// register width.
+enum { APART = 8, AT_ONCE = 32, SPARSE = AT_ONCE * APART };
+
+// Where input k of a call stands: at another place of each group, so that every
+// lane has its turn.
+static int64_t sparse_place(int64_t k) { return k * APART + k % APART; }
 
 static void run_sparse(const struct udfref_job *job, int32_t arity, int64_t n,
                        const float *a, const float *b, float *out) {
   _Alignas(64) float x[SPARSE], y[SPARSE], r[SPARSE];
   for (int k = 0; k < SPARSE; k++)
     x[k] = y[k] = job->easy;
-  for (int64_t i = 0; i < n; i += SPARSE / APART) {
-    int64_t live = n - i < SPARSE / APART ? n - i : SPARSE / APART;
+  for (int64_t i = 0; i < n; i += AT_ONCE) {
+    int64_t live = n - i < AT_ONCE ? n - i : AT_ONCE;
     for (int64_t k = 0; k < live; k++) {
-      // At another place of each group, so that every lane has its turn.
-      x[k * APART + k % APART] = a[i + k];
+      x[sparse_place(k)] = a[i + k];
       if (arity == 2)
-        y[k * APART + k % APART] = b[i + k];
+        y[sparse_place(k)] = b[i + k];
     }
     run_array(job, arity, SPARSE, x, y, r);
     for (int64_t k = 0; k < live; k++)
-      out[i + k] = r[k * APART + k % APART];
+      out[i + k] = r[sparse_place(k)];
   }
 }
 
