@@ -137,13 +137,7 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
         The errors of ``find_candidate``.
     """
     candidate = find_candidate(library, function, request)
-    if request.garbage and candidate.form not in ("v8", "v16"):
-        raise ScheduleError(
-            f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
-            "Choose --form v8 or v16."
-        )
-    if request.sparse:
-        _refuse_sparse(candidate, request)
+    _check_beside(candidate, request)
     if request.dtype in SIXTEEN_BITS:
         return _sixteen_bits(candidate, request)
     files = {"checker": checker_file()}
@@ -171,8 +165,15 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
     )
 
 
-def _refuse_sparse(candidate: Candidate, request: Request) -> None:
-    """Raise an error if a sparse run would show nothing."""
+def _check_beside(candidate: Candidate, request: Request) -> None:
+    """Raise an error if what is to stand beside an input cannot, or would show nothing."""
+    if request.garbage and candidate.form not in ("v8", "v16"):
+        raise ScheduleError(
+            f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
+            "Choose --form v8 or v16."
+        )
+    if not request.sparse:
+        return
     if candidate.form not in ("array", "v8", "v16"):
         raise ScheduleError(
             "--sparse sets every input among easy ones, but the form "
