@@ -359,9 +359,9 @@ SEARCH_KEY = {"inputs": ["x"], "device": "cpu", "torch": "2", "executors": ["eag
 def search_document() -> Any:
     return {
         **SEARCH_KEY,
-        "bounds": [0, 1, 4],
-        "unit_ns": {"eager": [1.0, 2.5]},
-        "unit_profiled_ns": {"eager": [3, 4]},
+        "bounds": [0, 1, 3, 4],
+        "unit_ns": {"eager": [1.0, 2.5, 2]},
+        "unit_profiled_ns": {"eager": [3, 4, 5]},
     }
 
 
