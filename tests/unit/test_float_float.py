@@ -108,14 +108,8 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     assert np.array_equal(got.view(np.uint32)[~both_nan], want.view(np.uint32)[~both_nan])
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        # The sources of all functions are those that were certified: see the next test.
-        pytest.param(name, marks=() if name in ("sin", "erf", "pow") else pytest.mark.slow)
-        for name in PAIRS.function_names
-    ],
-)
+# The sources of all functions are those that were certified: see the next test.
+@pytest.mark.parametrize("function", mostly_slow(PAIRS.function_names, ("sin", "erf", "pow")))
 def test_strata_have_the_digests_that_corem_is_certified_with(function):
     schedule = schedule_of("corem-ff", function, count_hard=False)
     stored = certificate.load(certificate_of(COREM, function))
