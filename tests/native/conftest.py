@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import mpmath
 import pytest
 from toolchain import (
     FLAGS,
@@ -24,6 +25,13 @@ from toolchain import (
     find_plugin,
     missing_on_cpu,
 )
+
+
+@pytest.fixture(autouse=True)
+def precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have mpmath compute in the bits that a module asks for, whatever other tests have set."""
+    with mpmath.workprec(getattr(request.module, "PRECISION", mpmath.mp.prec)):
+        yield
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -15,7 +15,7 @@ from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_gappa, run_p
 from mpmath import mpf
 from path_constants import half_unit, read, series_bound, source
 
-mpmath.mp.prec = 150
+mpmath.mp.prec = PRECISION = 150
 TEMPLATE = source("common/asin_eight.gappa")
 M, COLUMNS = read("common/asin_eight_constants.h", "common/asin_eight.h").without("ASIN_EIGHT_")
 POLY = COLUMNS["poly"]

@@ -30,7 +30,7 @@ RECIPROCAL = 2.0**-12.5
 PIECES, HALVINGS = 8, 4
 #: The terms of the series of atan that are looked at.
 TERMS = 30
-mpmath.mp.prec = 140
+mpmath.mp.prec = PRECISION = 140
 
 
 @dataclass(frozen=True, eq=False)

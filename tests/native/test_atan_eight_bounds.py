@@ -33,7 +33,7 @@ TINY = 2.0**-12
 HALVINGS = 3
 #: The terms of the series of atan that are looked at.
 TERMS = 40
-mpmath.mp.prec = 160
+mpmath.mp.prec = PRECISION = 160
 
 
 @dataclass(frozen=True)

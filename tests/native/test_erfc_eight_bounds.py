@@ -41,7 +41,7 @@ POINTS = 4
 WHOLE = 2.5
 #: The terms of the series of the exponential that are looked at.
 TERMS = 16
-mpmath.mp.prec = 120
+mpmath.mp.prec = PRECISION = 120
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ PIECES, PARTS = 16, 128
 CUTS = (0.0, 0.25, 0.5, 0.625, 0.75, 0.8125, 0.875, 0.9375, 1.0)
 #: Points of a piece at which the error of the polynomial is looked at.
 POINTS = 8
-mpmath.mp.prec = 120
+mpmath.mp.prec = PRECISION = 120
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from bounds import HAS_FMA, as_gappa, ends, gappa, largest, needs_gappa, run_pat
 from mpmath import mpf
 from path_constants import half_unit, read, series_bound, single, source
 
-mpmath.mp.prec = 150
+mpmath.mp.prec = PRECISION = 150
 FUNCTIONS = ("expm1", "sinh", "cosh")
 SCRIPTS = {name: source(f"common/exp_eight_{name}.gappa") for name in FUNCTIONS}
 FOUND = read("common/exp_eight_constants.h", *(f"{f}/{f}f_eight.c" for f in FUNCTIONS))

@@ -21,7 +21,7 @@ SOURCES = [f"{function}/{function}f.c" for function in ("exp", "exp2")]
 HEADER = "common/exp_quick_constants.h"
 #: Pieces of r.
 PIECES = 6
-mpmath.mp.prec = 200
+mpmath.mp.prec = PRECISION = 200
 
 
 @cache

@@ -24,7 +24,7 @@ BAND = 128
 #: exp is proved up to it. Beyond, s r^2/2 differs more from what C2 has of it, and all arguments
 #: are run.
 NEAR = 16.0
-iv.prec = mpmath.mp.prec = 120
+iv.prec = mpmath.mp.prec = PRECISION = 120
 
 
 @cache

@@ -32,7 +32,7 @@ RATIO, CUTS = 0.87, 26
 TINY = 2.0**-40
 #: The ends of the paths, and where expm1's results are -1.
 ENDS = {"expm1": (-17.6, 89.5), "sinh": (-90.5, 90.5), "cosh": (-90.5, 90.5)}
-iv.prec = mpmath.mp.prec = 120
+iv.prec = mpmath.mp.prec = PRECISION = 120
 
 
 @cache

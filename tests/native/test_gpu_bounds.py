@@ -26,7 +26,7 @@ SINGLE = mpf(2) ** -24
 RSQRT_ERROR = mpf(2) ** mpf("-22.9")
 RCP_ERROR = mpf(2) ** -23
 PIECES = 32
-mpmath.mp.prec = 200
+mpmath.mp.prec = PRECISION = 200
 
 pytestmark = [
     pytest.mark.slow,

@@ -31,7 +31,7 @@ from mpmath import mpf
 from path_constants import half_unit, read, single, source, value
 from test_log_eight_bounds import is_exact
 
-mpmath.mp.prec = 150
+mpmath.mp.prec = PRECISION = 150
 TEMPLATE = source("common/log1p_wide.gappa")
 FOUND = read("common/log1p_wide_constants.h", "log1p/log1pf_wide.c")
 M, TABLES = FOUND.macros, FOUND.tables

@@ -16,7 +16,7 @@ from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_gappa, run_p
 from mpmath import mpf
 from path_constants import half_unit, read, series_bound, single, source, value
 
-mpmath.mp.prec = 150
+mpmath.mp.prec = PRECISION = 150
 TEMPLATE = source("common/log_eight.gappa")
 LOGARITHMS = {"log": mpmath.log, "log2": lambda x: mpmath.log(x, 2), "log10": mpmath.log10}
 #: The function whose tables each uses.

@@ -18,7 +18,7 @@ from mpmath import mpf
 from path_constants import half_unit, series_bound, source, value
 from test_log_eight_bounds import STEPS, TABLES, M, Piece, share
 
-mpmath.mp.prec = 150
+mpmath.mp.prec = PRECISION = 150
 FUNCTIONS = ("asinh", "acosh")
 ROOT, SMALL = (source(f"common/log_eight_{name}.gappa") for name in ("root", "small"))
 #: The k that go together.

@@ -36,7 +36,7 @@ NEAR = -4
 EXPONENTS = range(-149, 128)
 #: Powers of r that count.
 DEGREE = 12
-iv.prec = mpmath.mp.prec = 120
+iv.prec = mpmath.mp.prec = PRECISION = 120
 
 
 @cache
@@ -121,9 +121,7 @@ def bands(name):
     found, shared = [], {}
     for k, _, base, rest, lacking, reach in sums(name):
         if base == 0:
-            # k and the logarithm cancel, but for what mpmath rounds.
-            assert rest == 0
-            assert lacking < 2.0**-100
+            assert rest == lacking == 0
             continue
         for binade in binades(name, base, reach):
             size = sizes(name, k, (2.0**binade, 2.0 ** (binade + 1)))

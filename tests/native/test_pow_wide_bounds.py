@@ -36,7 +36,7 @@ RANGES = ((0, 1), (1, 2), (2, 8), (8, 32), (32, 128))
 HALVINGS = 3
 #: The terms of the series of the logarithm that are looked at.
 TERMS = 24
-iv.prec = mpmath.mp.prec = 120
+iv.prec = mpmath.mp.prec = PRECISION = 120
 
 
 @cache

@@ -22,7 +22,7 @@ from pytest_udftorch.library.description import find_library
 COREM = find_library("corem")
 COMMON = COREM.folder / "common"
 TEMPLATE = (COMMON / "log_quick.gappa").read_text(encoding="utf-8")
-mpmath.mp.prec = 200
+mpmath.mp.prec = PRECISION = 200
 LEVELS = ("baseline", "avx2", "avx512")
 #: A piece is halved until its bound holds, this often at most.
 HALVINGS = 5

@@ -22,7 +22,7 @@ FOLDER = find_library("corem").folder
 #: How the products are rounded that FMA does not round; a multiple of 2^-4000 is as good as exact.
 PRODUCTS = {"fma": "fixed<-4000, ne>", "no fma": "float<ieee_64, ne>"}
 UNIT = mpf(2) ** -53
-mpmath.mp.prec = 200
+mpmath.mp.prec = PRECISION = 200
 
 pytestmark = needs_gappa
 

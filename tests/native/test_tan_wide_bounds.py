@@ -37,7 +37,7 @@ PIECES, HALVINGS = 8, 2
 NEAR = 2.0**-12
 #: The terms of the series of tan that are looked at.
 TERMS = 40
-mpmath.mp.prec = 140
+mpmath.mp.prec = PRECISION = 140
 
 
 @cache
