@@ -277,6 +277,15 @@ UDF_INLINE udf_log_argument udf_log_reduce(double x) {
                             (int64_t)product - (INT64_C(1) << 59)};
 }
 
+// k log(2) - log(c).
+UDF_INLINE udf_log_sum udf_log_multiple(udf_log_argument of) {
+  uint64_t count = (uint64_t)(of.k < 0 ? -of.k : of.k);
+  udf_u128 low = (udf_u128)count * udf_log_ln2.low;
+  udf_log_sum multiple = {count * udf_log_ln2.high + (low >> 64),
+                          (uint64_t)low};
+  return udf_log_add(udf_log_exact[of.interval], multiple, of.k < 0 ? -1 : 1);
+}
+
 // The logarithm of 0, 1, infinity, NaN and negative numbers.
 UDF_INLINE double udf_log_special(double x) {
   if (x != x)
@@ -292,12 +301,7 @@ static UDF_COLD double udf_log_accurate(double x) {
   if (!(x > 0) || x == __builtin_inf() || x == 1)
     return udf_log_special(x);
   udf_log_argument of = udf_log_reduce(x);
-  uint64_t count = (uint64_t)(of.k < 0 ? -of.k : of.k);
-  udf_u128 low = (udf_u128)count * udf_log_ln2.low;
-  udf_log_sum multiple = {count * udf_log_ln2.high + (low >> 64),
-                          (uint64_t)low};
-  udf_log_sum sum =
-      udf_log_add(udf_log_exact[of.interval], multiple, of.k < 0 ? -1 : 1);
+  udf_log_sum sum = udf_log_multiple(of);
   uint64_t magnitude = (uint64_t)(of.r < 0 ? -of.r : of.r);
   udf_log_sum series = udf_log_series(magnitude, of.r < 0);
   return udf_log_round(udf_log_add(sum, series, of.r < 0 ? -1 : 1));

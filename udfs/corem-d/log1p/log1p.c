@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
-// a rounding test, and integers of 512 bits for what it leaves undecided.
+// a rounding test, and integers of 128 and of 512 bits for what it leaves
+// undecided.
 //
 // Fast path. For |x| < 2^-54 the result is x: x/2 is below half of what the
 // last place is of x, at least. 1 + x is the exact sum S + E, and log.c reduces
@@ -20,9 +21,15 @@
 // where c is not 1.
 //
 // Accurate path. Above 2^200 log(x) is nearer to log1p(x), by less than 2^-207,
-// than to any middle of two doubles (log.c). For the others 1 + x = 2^k m is
-// exact, and pow.c's logarithm has an error below 2^-500; the result is at
-// least 2^-54.
+// than to any middle of two doubles (log.c). For the others 128 bits decide
+// nearly always. p is log(1 + r)/r, log.c's series in units of 2^-127 with less
+// than 4 of error, as a product is 2 units short at most. Below 2^-6 log1p(x)
+// is x p(x), and x is exact: the relative error is below 2^-123. Else 1 + x =
+// 2^k m is exact but for 2 units of 2^-125, m c = 1 + r for log.c's c, and the
+// error of r p(r), below 2^-123, is below 2^-116 of the result, which is above
+// 2^-6.1. Where the distance from the middle of two doubles is not more than
+// LOG1P_SHORT_ERROR, 1 + x = 2^k m is exact in 512 bits, and pow.c's logarithm
+// has an error below 2^-500; the result is at least 2^-54.
 // For |x| < 2^-40 hard_cases.py tries the arguments next to every one whose
 // log1p is the middle of two doubles. No search of ours covers the others.
 //
@@ -39,6 +46,8 @@
 #define LOG1P_WIDTH 0x1p-71
 #define LOG1P_SMALL 0x1p-54
 #define LOG1P_LARGE 0x1p1000
+// 2^-116 of the result, in units of 2^-127 of its significand.
+#define LOG1P_SHORT_ERROR ((udf_u128)1 << 11)
 
 UDF_INLINE double udf_log1p_fast(double x, int *hard) {
   _Bool small = __builtin_fabs(x) < LOG1P_SMALL;
@@ -67,16 +76,65 @@ UDF_INLINE double udf_log1p_fast(double x, int *hard) {
   return small ? x : upper;
 }
 
-static UDF_COLD double udf_log1p_accurate(double x) {
-  if (x != x)
-    return x + x;
-  if (x <= -1)
-    return x == -1 ? -__builtin_inf() : __builtin_nan("");
-  if (__builtin_fabs(x) < LOG1P_SMALL)
-    return x;
-  if (x > 0x1p200)
-    return udf_log_accurate(x);
-  double near = 1.0 + x;
+//===----------------------------------------------------------------------===//
+// Accurate path
+//===----------------------------------------------------------------------===//
+
+// log(1 + r) / r in units of 2^-127, with |r| in units of 2^-128.
+UDF_INLINE udf_u128 udf_log1p_series(udf_u128 r, int negative) {
+  udf_u128 p = udf_log_inverse[0];
+  int terms = (int)(sizeof udf_log_inverse / sizeof p);
+  for (int term = 1; term < terms; ++term) {
+    udf_u128 product = udf_high_product(r, p);
+    p = negative ? udf_log_inverse[term] + product
+                 : udf_log_inverse[term] - product;
+  }
+  return p;
+}
+
+// |x| in units of 2^-places, for |x| < 2^(128 - places); what is below one unit
+// is dropped.
+UDF_INLINE udf_u128 udf_log1p_fixed(double x, int places) {
+  uint64_t bits = udf_f64_bits(x) & UINT64_C(0x7fffffffffffffff);
+  udf_u128 m = (bits & UINT64_C(0xfffffffffffff)) | UINT64_C(1) << 52;
+  int up = (int)(bits >> 52) - 1075 + places;
+  return up >= 0 ? m << up : up > -64 ? m >> -up : 0;
+}
+
+// For LOG1P_SMALL <= |x| < 2^-6.
+UDF_INLINE udf_pow_rounded udf_log1p_near_zero(double x) {
+  uint64_t bits = udf_f64_bits(x) & UINT64_C(0x7fffffffffffffff);
+  uint64_t m = (bits << 11) | UINT64_C(1) << 63;
+  udf_u128 p = udf_log1p_series(udf_log1p_fixed(x, 128), x < 0);
+  udf_u128 v = udf_high_product_64(m, p); // in units of 2^-126
+  int shift = __builtin_clzll((uint64_t)(v >> 64));
+  return udf_pow_round(v << shift, (int)(bits >> 52) - 1023 + 1 - shift);
+}
+
+// For 2^-6 <= |x| <= 2^200; near is 1 + x, rounded.
+UDF_INLINE udf_pow_rounded udf_log1p_beyond(double x, double near) {
+  udf_log_argument of = udf_log_reduce(near);
+  double scale = udf_f64_from_bits((uint64_t)(1023 - of.k) << 52);
+  udf_u128 one = udf_log1p_fixed(scale, 125);
+  udf_u128 rest = udf_log1p_fixed(x * scale, 125);
+  udf_u128 m = x < 0 ? one - rest : one + rest;
+  // r in units of 2^-131; the one of m c is beyond the 128 bits.
+  udf_u128 r = m * (uint64_t)(udf_log_reciprocal[of.interval] * 64);
+  int negative = (int)(r >> 127);
+  r = (negative ? -r : r) >> 3;
+  udf_u128 y = udf_high_product(r, udf_log1p_series(r, negative));
+  udf_log_sum series = {y >> 10, (uint64_t)y << 54};
+
+  udf_log_sum sum =
+      udf_log_add(udf_log_multiple(of), series, negative ? -1 : 1);
+  if (sum.high >> 127)
+    sum = udf_log_add((udf_log_sum){0, 0}, sum, -1);
+  int shift = __builtin_clzll((uint64_t)(sum.high >> 64));
+  return udf_pow_round(sum.high << shift | sum.low >> (64 - shift), 10 - shift);
+}
+
+// log1p(x) with 512 bits.
+static UDF_COLD double udf_log1p_long(double x, double near) {
   int k = udf_log_reduce(near).k;
   double scale = udf_f64_from_bits((uint64_t)(1023 - k) << 52);
   udf_long m = udf_long_of(scale), rest = udf_long_of(x * scale);
@@ -95,4 +153,22 @@ static UDF_COLD double udf_log1p_accurate(double x) {
   int exponent = 64 * (top - UDF_LONG_WORDS + 1) + 63 - shift;
   double y = udf_pow_round(v | 1, exponent).value;
   return negative ? -y : y;
+}
+
+static UDF_COLD double udf_log1p_accurate(double x) {
+  if (x != x)
+    return x + x;
+  if (x <= -1)
+    return x == -1 ? -__builtin_inf() : __builtin_nan("");
+  if (__builtin_fabs(x) < LOG1P_SMALL)
+    return x;
+  if (x > 0x1p200)
+    return udf_log_accurate(x);
+  double near = 1.0 + x;
+  udf_pow_rounded found = __builtin_fabs(x) < 0x1p-6
+                              ? udf_log1p_near_zero(x)
+                              : udf_log1p_beyond(x, near);
+  if (found.distance <= LOG1P_SHORT_ERROR)
+    return udf_log1p_long(x, near);
+  return x < 0 ? -found.value : found.value;
 }
