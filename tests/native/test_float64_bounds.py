@@ -291,23 +291,38 @@ def test_the_error_of_the_quick_logarithms_is_below_their_width(function):
     assert error([coefficients[0] + 2.0**-50, *coefficients[1:]]) > width
 
 
-def trig_terms(macros, product, generator, coefficients):
-    """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
-    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
-    for letter, found in (("S", coefficients["sin"]), ("C", coefficients["cos"])):
-        known |= {f"{letter}{i}": value.hex() for i, value in enumerate(found)}
-    radius = float(generator["RADIUS"] * (1 + mpf(2) ** -40)).hex()
-    # Below 2^-200 both terms are less than 2^-390 of h.
-    pieces = (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}")
-    found = {"sin": [], "cos": []}
-    for printed in (printed_by("common/trig.gappa", known | {"h": piece}) for piece in pieces):
-        for name, letter, roundings in (
-            ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
-            ("cos", "c", ("z2 -/ H * H", "cosine -/ z2 * c")),
+TRIG_LETTERS = {"sin": "S", "cos": "C", "fifth": "F"}
+
+
+def trig_coefficients(macros, generator):
+    """The coefficients of the polynomials in h^2."""
+    counts = generator["TERMS"] | {"fifth": generator["FIFTH_TERMS"]}
+    return {
+        name: [macros[f"{TRIG_LETTERS[name]}{i}"] for i in range(count)]
+        for name, count in counts.items()
+    }
+
+
+def trig_terms(product, generator, coefficients):
+    """Relative errors of h^3 s, h^4 c and h^5 f, and the largest of each polynomial."""
+    known = {f"{TRIG_LETTERS[name]}{i}": value.hex()
+             for name, found in coefficients.items()
+             for i, value in enumerate(found)}  # fmt: skip
+    known["product"] = PRODUCTS[product]
+    radius = float(generator["RADIUS"] * (1 + mpf(2) ** -30)).hex()
+    found = {name: [] for name in coefficients}
+    # Below 2^-190 the terms are less than 2^-380 of h.
+    for piece in (f"-{radius}, -0x1p-190", f"0x1p-190, {radius}"):
+        printed = printed_by("common/trig.gappa", known | {"h": piece})
+        for name, roundings in (
+            ("sin", ("cube -/ h * H", "sine -/ cube * s")),
+            ("cos", ("z2 -/ H * H",)),
+            ("fifth", ("fourth -/ h * (H * H)", "fifth -/ fourth * f")),
         ):
-            values = ends(printed, f"  {letter}")
+            letter = TRIG_LETTERS[name]
+            values = ends(printed, f"  {letter.lower()}")
             neglected = generator["polynomial_error"](name, coefficients[name])
-            absolute = ends(printed, f"|{letter} - {letter.upper()}|")[1] + neglected
+            absolute = ends(printed, f"|{letter.lower()} - {letter}|")[1] + neglected
             relative = 1 + absolute / (min(map(abs, values)) - mpf(2) ** -50)
             for each in roundings:
                 relative *= 1 + max(map(abs, ends(printed, each)))
@@ -315,14 +330,27 @@ def trig_terms(macros, product, generator, coefficients):
     return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
-def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
+def trig_tables(columns):
+    """For each j of 1 and more: sin and cos of j pi/16, as doubles and what they lack."""
+    tables = {}
+    for function in ("sin", "cos"):
+        exact = [getattr(mpmath, function)(j * mpmath.pi / 16) for j in range(16)]
+        parts = [columns[f"{function}_{name}"] for name in ("high", "low", "rest")]
+        rows = [(mpf(a) + b, mpf(c)) for a, b, c in zip(*parts, strict=True)]
+        assert all(mpf(float(value)) == value for value, _ in rows)
+        lacks = max(abs(e - v - r) for e, (v, r) in zip(exact, rows, strict=True) if v)
+        assert lacks < mpf(2) ** -72
+        assert max(abs(rest) for _, rest in rows) < mpf(2) ** -49
+        tables[function] = rows
+    assert tables["sin"][0] == (0, 0)
+    assert tables["cos"][0] == (1, 0)
+    return list(zip(tables["sin"], tables["cos"], strict=True))[1:]
+
+
+def test_sin_and_cos_reduce_and_add_without_error():
     generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
     mpmath.mp.prec = 300
     macros, columns = header("common")
-    extent, width, drift = (
-        mpf(source_macro("common/trig.h", name)) for name in ("EXTENT", "WIDTH", "DRIFT")
-    )
     unit, radius, step = mpf(2) ** -53, generator["RADIUS"], mpmath.pi / 16
 
     # n is below 2^26, and its rounding adds less to |r| than RADIUS has.
@@ -340,157 +368,138 @@ def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
     assert float(middle * 2.0**83).is_integer()
     assert middle * 2.0**83 < 2**27
     assert 2 * second < mpf(2) ** -30
-
-    errors = {}
-    for function in ("sin", "cos"):
-        exact = [getattr(mpmath, function)(j * step) for j in range(16)]
-        parts = [columns[f"{function}_{name}"] for name in ("high", "low", "rest")]
-        sums = [mpf(a) + b for a, b, _ in zip(*parts, strict=True)]
-        assert all(mpf(float(v)) == v for v in sums)
-        errors[function] = max(
-            abs(e - v - r) for e, v, r in zip(exact, sums, parts[2], strict=True)
-        )
-        assert max(map(abs, parts[2])) < mpf(2) ** -49
-    assert columns["sin_high"][0] == columns["sin_low"][0] == columns["sin_rest"][0] == 0
-    assert columns["cos_high"][0] == 1
-    assert columns["cos_low"][0] == columns["cos_rest"][0] == 0
-    # The fast two-sums have the larger term first: S > C h, and S + C h > S z / 2.
-    smallest = mpmath.sin(step - radius)
-    assert min(abs(v) for v in columns["sin_high"][1:]) > 1.9 * radius
-    assert smallest > radius**2
-
-    # l has its own roundings and those of its product with the slope, each below 2^-53 of it, at
-    # most eight together; the part of it that is not n STEP_LO is below 2^-53 of h.
+    # l has the roundings of its two products and its sum.
+    drift = mpf(source_macro("common/trig.h", "FAST_DRIFT"))
     lacking = abs(step - mpf(high) - mpf(middle) - mpf(low))
     assert lacking + 8 * unit * abs(mpf(low)) < drift * (1 - 4 * unit)
-    # For j = 0 nothing else is in low but the terms below. For the others |sin| > SMALLEST, and
-    # each of at most 40 roundings is of something below 2^-48.
-    tail = errors["sin"] + errors["cos"] * radius + 40 * unit * mpf(2) ** -48
-    assert tail < width * smallest * (1 - 4 * unit)
-    assert 8 * unit**2 < width / 2
 
-    coefficients = {
-        "sin": [macros[f"S{i}"] for i in range(generator["TERMS"]["sin"])],
-        "cos": [macros[f"C{i}"] for i in range(generator["TERMS"]["cos"])],
-    }
+    # What is added is at most half as large: the difference from the sum is exact.
+    assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in trig_tables(columns))
+    assert radius**2 / 2 < mpmath.sin(step - radius) / 2
+    assert radius**3 / 6 < (mpmath.sin(step - radius) - radius**2 / 2) / 2
+    # The two parts of 1/3.
+    third = mpf(macros["THIRD_HI"]) + macros["THIRD_LO"]
+    assert abs(3 * third - 1) < mpf(2) ** -105
 
-    def cubic(coefficients):
-        found = trig_terms(macros, product, generator, coefficients)
-        # Each product, their sum, the sum with the rest, and low + margin.
-        sine, cosine = ((error + 4 * unit * (1 + error)) * most for error, most in found.values())
-        return sine + radius * cosine
 
-    assert cubic(coefficients) < extent * (1 - 4 * unit)
+def trig_left_out(steps_at, l_largest, far):
+    """What both paths leave out where |h| is at most so large, but for their polynomials."""
+    (s, s_rest), (c, c_rest) = steps_at
+    # cos(h) is 1 + w for what the tables lack and l; what the tables lack after that; small
+    # roundings, each of something below 2^-48.
+    return (
+        (abs(s_rest) + abs(c) * l_largest) * far**4 / 24
+        + (abs(c_rest) + s * l_largest) * far**7 / 5040
+        + l_largest**2 + mpf(2) ** -72 * 2 + 40 * mpf(2) ** (-53 - 48)
+    )  # fmt: skip
+
+
+def least_result(steps_at, near, far):
+    """The least |sin(j pi/16 + h)| for h of either sign between the two in size."""
+    (s, _), (c, _) = steps_at
+    return min(
+        abs(s * mpmath.cos(sign * v) + c * mpmath.sin(sign * v))
+        for v in (near, far) for sign in (-1, 1)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
+    generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
+    mpmath.mp.prec = 300
+    macros, columns = header("common")
+    width = mpf(source_macro("common/trig.h", "FAST_WIDTH"))
+    unit, radius = mpf(2) ** -53, generator["RADIUS"]
+    steps = trig_tables(columns)
+    # The part of l that is n STEP_LO has its error in DRIFT; the other is below 2^-53 of h.
+    l_largest = unit * radius + 2**26 * abs(mpf(macros["STEP_LO"]))
+    pieces = [(radius * n / 16, radius * (n + 1) / 16) for n in range(16)]
+
+    def error(coefficients):
+        """The largest error of the sum before the test, relative to the result."""
+        terms = trig_terms(product, generator, coefficients)
+        # Each term's products and sums with others, and that with the margin; the low part of
+        # h^3/6, below 2^-52 of it, has as many roundings of its own.
+        (fifth, f_most), (cosine, c_most) = terms["fifth"], terms["cos"]
+        fifth += 5 * unit * (1 + fifth)
+        cosine += 7 * unit * (1 + cosine)
+        low_third = 12 * unit * mpf(2) ** -52
+
+        # j = 0: relative to h, of which sin(h) lacks a sixth of h^2.
+        worst = (fifth * f_most * radius**4 + low_third * radius**2 + 16 * unit**2
+                 + unit * radius**4) / (1 - radius**2)  # fmt: skip
+        for at in steps:
+            (s, _), (c, _) = at
+            for near, far in pieces:
+                found = (
+                    abs(c) * (fifth * f_most * far**5 + low_third * far**3)
+                    + s * cosine * c_most * far**4 + trig_left_out(at, l_largest, far)
+                )  # fmt: skip
+                worst = max(worst, found / least_result(at, near, far))
+        return worst
+
+    coefficients = trig_coefficients(macros, generator)
+    # The sum is the result but for its low part.
+    assert error(coefficients) < width * (1 - mpf(2) ** -12)
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
-    assert cubic(coefficients) > extent / 2
-    wrong = [coefficients["sin"][0] + 2.0**-53, *coefficients["sin"][1:]]
-    assert cubic(coefficients | {"sin": wrong}) > extent
+    assert error(coefficients) > width / 2
+    wrong = [coefficients["fifth"][0] + 2.0**-46, *coefficients["fifth"][1:]]
+    assert error(coefficients | {"fifth": wrong}) > width
 
 
-def quick_trig_terms(generator, coefficients):
-    """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
-    known = {f"{letter}{i}": value.hex() for letter, name in (("S", "sin"), ("C", "cos"))
-             for i, value in enumerate(coefficients[name])}  # fmt: skip
-    radius = float(generator["QUICK_RADIUS"] * (1 + mpf(2) ** -30)).hex()
-    found = {"sin": [], "cos": []}
-    for piece in (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}"):
-        printed = printed_by("common/trig_quick.gappa", known | {"h": piece})
-        for name, letter, roundings in (
-            ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
-            ("cos", "c", ("z2 -/ H * H",)),
-        ):
-            values = ends(printed, f"  {letter}")
-            neglected = generator["polynomial_error"](
-                name, coefficients[name], generator["QUICK_RADIUS"]
-            )
-            absolute = ends(printed, f"|{letter} - {letter.upper()}|")[1] + neglected
-            relative = 1 + absolute / (min(map(abs, values)) - mpf(2) ** -50)
-            for each in roundings:
-                relative *= 1 + max(map(abs, ends(printed, each)))
-            found[name].append((relative - 1, max(map(abs, values))))
-    return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
-
-
-def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_quick_sin_and_cos_is_below_their_width(product):
     generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
     mpmath.mp.prec = 200
     macros, columns = header("common")
     extent, width, limit = (
         mpf(source_macro("common/trig.h", f"QUICK_{n}")) for n in ("EXTENT", "WIDTH", "LIMIT")
     )
-    unit, radius, step = mpf(2) ** -53, generator["QUICK_RADIUS"], mpmath.pi / 32
-    high, middle, low = (mpf(macros[f"STEP_{name}"]) / 2 for name in ("HI", "MIDDLE", "LO"))
+    unit, radius, step = mpf(2) ** -53, generator["RADIUS"], mpmath.pi / 16
+    high, middle, low = (mpf(macros[f"STEP_{name}"]) for name in ("HI", "MIDDLE", "LO"))
+    steps = trig_tables(columns)
 
-    # The halves of the fast path's steps: the reduction is exact as far as it is there, l has the
-    # roundings of two sums, and n lacks little.
+    # l is a sum of two, and n STEP lacks little.
+    roundings = 1 if product == "fma" else 2
     count = limit / step + 1
-    assert 2 * limit < macros["LIMIT"]
-    assert step / 2 + count * step * unit * 4 < radius
-    lacking = count * (abs(step - high - middle - low) + 2 * unit * abs(low))
+    assert limit < macros["LIMIT"]
+    lacking = count * (abs(step - high - middle - low) + roundings * unit * abs(low))
     l_largest = unit * radius + count * abs(low)
     # The least distance of an argument from a multiple of pi/2, where sin or cos vanishes.
     nearest = mpf(1)
     for multiple in range(1, int(limit / (mpmath.pi / 2)) + 2):
         exact = multiple * mpmath.pi / 2
         nearest = min(nearest, abs(exact - mpf(float(exact))))
-
-    tables = {}
-    for function in ("sin", "cos"):
-        exact = [getattr(mpmath, function)(j * step) for j in range(32)]
-        parts = [columns[f"quick_{function}_{name}"] for name in ("high", "low", "rest")]
-        rows = [(mpf(a) + b, mpf(c)) for a, b, c in zip(*parts, strict=True)]
-        assert all(mpf(float(value)) == value for value, _ in rows)
-        tables[function] = rows
-        lacks = max(abs(e - v - r) for e, (v, r) in zip(exact, rows, strict=True) if v)
-        assert lacks < mpf(2) ** -72
-    assert tables["sin"][0] == (0, 0)
-    assert tables["cos"][0] == (1, 0)
-    # s - sum and sum - t are exact: neither number is more than twice the other.
-    steps = list(zip(tables["sin"], tables["cos"], strict=True))[1:]
-    assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in steps)
-    assert radius**2 / 2 < mpmath.sin(step - radius) / 2
-
     pieces = [(radius * n / 32, radius * (n + 1) / 32) for n in range(32)]
 
     def share(coefficients):
         """The largest error of the sum before the test, as a share of the margin."""
-        terms = quick_trig_terms(generator, coefficients)
-        # Each term's product or sum with others, the sum with the rest, and that with the margin.
+        terms = trig_terms(product, generator, coefficients)
+        # Each term's products and sums with others, and the sum with twice the margin.
         (sine, s_most), (cosine, c_most) = terms["sin"], terms["cos"]
-        sine += 3 * unit * (1 + sine)
-        cosine += 5 * unit * (1 + cosine)
+        sine += 5 * unit * (1 + sine)
+        cosine += 7 * unit * (1 + cosine)
 
         def of_margin(error, least_h, least):
             margin = extent * least_h**2 / 2 + width * least
             return error / (margin * (1 - 8 * unit))
 
         worst = mpf(0)
-        for least, most in pieces:
+        for near, far in pieces:
             # j = 0: sin(h) itself, and l's part relative to the nearest argument.
-            found = sine * s_most * most**2 * (1 + most**2) + lacking / nearest + 8 * unit**2
-            # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
-            found += unit * most**2 / 2 + count * abs(low) * most**2
+            found = sine * s_most * far**2 * (1 + far**2) + lacking / nearest + 8 * unit**2
+            found += (unit * far + count * abs(low)) * far**3 / 24
             # Relative to h, of which sin(h) lacks a sixth of h^2.
-            worst = max(worst, of_margin(found, least / mpmath.sqrt(most), 1 - most**2 / 6))
-        for (s, s_rest), (c, c_rest) in steps:
+            worst = max(worst, of_margin(found, near / mpmath.sqrt(far), 1 - far**2 / 6))
+        for at in steps:
+            (s, _), (c, _) = at
             for near, far in pieces:
-                # Left out of the rests' products and of l's, what tables lack, small roundings.
-                left_out = (
-                    abs(s_rest) * far**4 / 24 + abs(c_rest) * far**5 / 120
-                    + l_largest * (far**2 / 2 + far**3 / 6) + l_largest**2
-                    + lacking + mpf(2) ** -71 + 16 * unit * mpf(2) ** -49
-                )  # fmt: skip
                 found = abs(c) * sine * s_most * far**3 + s * cosine * c_most * far**4
-                for sign in (-1, 1):
-                    ends_of = (sign * near, sign * far)
-                    least = min(abs(s * mpmath.cos(v) + c * mpmath.sin(v)) for v in ends_of)
-                    worst = max(worst, of_margin(found + left_out, near, least))
+                found += trig_left_out(at, l_largest, far) + lacking
+                worst = max(worst, of_margin(found, near, least_result(at, near, far)))
         return worst
 
-    coefficients = {
-        name: [macros[f"QUICK_{name[0].upper()}{i}"] for i in range(count)]
-        for name, count in generator["QUICK_TERMS"].items()
-    }
+    coefficients = trig_coefficients(macros, generator)
     assert share(coefficients) < 1
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
     assert share(coefficients) > mpf(1) / 2

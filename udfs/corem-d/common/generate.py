@@ -27,18 +27,17 @@ LIMIT: Final = 2.0**23
 RADIUS: Final = mpmath.pi / (2 * STEPS) * (1 + mpf(2) ** -24)
 #: Bits of the second part of a step: its products with n < 2^26 are exact.
 MIDDLE_BITS: Final = 27
-#: Coefficients of the polynomials of the fast path: sin(r) = r + r^3 s(z) and
+#: Coefficients of the polynomials of the quick path: sin(r) = r + r^3 s(z) and
 #: cos(r) = 1 - z/2 + z^2 c(z).
 TERMS: Final = {"sin": 5, "cos": 4}
-#: Steps of the quick path's tables to pi, its largest |r| and its coefficients.
-QUICK_STEPS: Final = 32
-QUICK_RADIUS: Final = RADIUS / 2
-QUICK_TERMS: Final = {"sin": 4, "cos": 3}
+#: Coefficients of f in the fast path: sin(r) = r - r^3/6 + r^5 f(z).
+FIFTH_TERMS: Final = 5
 #: The same functions' series.
 SERIES: Final = {
     "sin": [mpf(-1) ** (n + 1) / mpmath.factorial(2 * n + 3) for n in range(20)],
     "cos": [mpf(-1) ** n / mpmath.factorial(2 * n + 4) for n in range(20)],
 }
+SERIES["fifth"] = SERIES["sin"][1:]
 #: Coefficients of the accurate path's series, 1/(2n+1)! and 1/(2n)!.
 LONG_TERMS: Final = 23
 #: Words of 2/pi: bits before the last exponent of a double, 320 that a window holds, and one word.
@@ -50,23 +49,23 @@ def nearest(value: mpf) -> float:
     return float(mpmath.mpf(value))
 
 
-def coefficients(name: str, count: int, radius: mpf = RADIUS) -> list[float]:
+def coefficients(name: str, count: int) -> list[float]:
     """Return a polynomial in z, the constant term first, as doubles."""
-    middle = radius**2 / 2
+    middle = RADIUS**2 / 2
     nodes = [middle * (1 + mpmath.cos((2 * i + 1) * mpmath.pi / (2 * count))) for i in range(count)]
     rows = mpmath.matrix([[z**power for power in range(count)] for z in nodes])
     values = mpmath.matrix([mpmath.polyval(SERIES[name][::-1], z) for z in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 
-def polynomial_error(name: str, found: list[float], radius: mpf = RADIUS) -> mpf:
-    """Return a bound of the polynomial's error over 0 <= z <= radius^2."""
+def polynomial_error(name: str, found: list[float]) -> mpf:
+    """Return a bound of the polynomial's error over 0 <= z <= RADIUS^2."""
     length = len(SERIES[name])
     difference = SERIES[name].copy()
     for power, c in enumerate(found):
         difference[power] -= mpf(c)
     # z = middle (1 + t): powers of 1 + t in Chebyshev polynomials of t, which are at most 1.
-    middle = radius**2 / 2
+    middle = RADIUS**2 / 2
     total = [mpf(0)] * length
     power_of_t = [mpf(1)] + [mpf(0)] * length
     for n in range(length):
@@ -80,15 +79,15 @@ def polynomial_error(name: str, found: list[float], radius: mpf = RADIUS) -> mpf
                 shifted[i - 1] += share / 2
                 shifted[i + 1] += share / 2
         power_of_t = shifted
-    return sum(abs(c) for c in total) + 2 * abs(SERIES[name][-1]) * radius ** (2 * length)
+    return sum(abs(c) for c in total) + 2 * abs(SERIES[name][-1]) * RADIUS ** (2 * length)
 
 
-def table(function: str, steps: int = STEPS) -> list[tuple[float, float, float]]:
-    """Return three floats for each j, nearly sin or cos(j pi / steps); two make a double."""
+def table(function: str) -> list[tuple[float, float, float]]:
+    """Return three floats for each j, nearly sin or cos(j pi / STEPS); two make a double."""
     found = []
-    for j in range(steps):
+    for j in range(STEPS):
         # Exact where it is 0 or 1.
-        whole = mpf(mpmath.nstr(getattr(mpmath, f"{function}pi")(mpf(j) / steps), 400))
+        whole = mpf(mpmath.nstr(getattr(mpmath, f"{function}pi")(mpf(j) / STEPS), 400))
         high = float(np.float32(nearest(whole)))
         if mpf(high) == whole:
             found.append((high, 0.0, 0.0))
@@ -131,10 +130,11 @@ def lines() -> list[str]:
     """Return the lines of the header."""
     high, middle, low = step_parts()
     polynomials = {name: coefficients(name, TERMS[name]) for name in TERMS}
-    quick = {name: coefficients(name, n, QUICK_RADIUS) for name, n in QUICK_TERMS.items()}
+    fifth = coefficients("fifth", FIFTH_TERMS)
+    third = nearest(mpf(1) / 3)
     errors = {
         name: mpmath.nstr(mpmath.log(polynomial_error(name, found), 2), 5)
-        for name, found in polynomials.items()
+        for name, found in (*polynomials.items(), ("fifth", fifth))
     }
     return [
         "// SPDX-License-Identifier: Apache-2.0",
@@ -143,7 +143,7 @@ def lines() -> list[str]:
         "#ifndef UDF_TRIG_D_CONSTANTS_H",
         "#define UDF_TRIG_D_CONSTANTS_H",
         f"// |r| <= 2^{mpmath.nstr(mpmath.log(RADIUS, 2), 5)}; s(z): error < 2^{errors['sin']}, "
-        f"c(z): 2^{errors['cos']}.",
+        f"c(z): 2^{errors['cos']}, f(z): 2^{errors['fifth']}.",
         f"#define TRIG_STEPS {STEPS}",
         f"#define TRIG_LIMIT {LIMIT.hex()}",
         f"#define TRIG_INV_STEP {nearest(STEPS / mpmath.pi).hex()}",
@@ -155,6 +155,10 @@ def lines() -> list[str]:
             for name, found in polynomials.items()
             for i, value in enumerate(found)
         ),
+        *(f"#define TRIG_F{i} {value.hex()}" for i, value in enumerate(fifth)),
+        "// 1/3 in two doubles.",
+        f"#define TRIG_THIRD_HI {third.hex()}",
+        f"#define TRIG_THIRD_LO {nearest(mpf(1) / 3 - mpf(third)).hex()}",
         *(
             line
             for function in TERMS
@@ -164,25 +168,6 @@ def lines() -> list[str]:
             for line in array("float", f"udf_trig_{function}_{part}",
                               [f"{v.hex()}f" for v in column])
         ),
-        f"#define TRIG_QUICK_STEPS {QUICK_STEPS}",
-        *(
-            f"#define TRIG_QUICK_{name[0].upper()}{i} {value.hex()}"
-            for name, found in quick.items()
-            for i, value in enumerate(found)
-        ),
-        "#ifdef __AVX512F__ // two registers hold 32 floats",
-        *(
-            line
-            for function in TERMS
-            for part, column in zip(
-                ("high", "low", "rest"),
-                zip(*table(function, QUICK_STEPS), strict=True),
-                strict=True,
-            )
-            for line in array("float", f"udf_trig_quick_{function}_{part}",
-                              [f"{v.hex()}f" for v in column])
-        ),
-        "#endif",
         "// 2/pi after 64 zero bits, the highest word first.",
         *array("uint64_t", "udf_trig_two_over_pi",
                ["UINT64_C(0x0000000000000000)", *words(2 / mpmath.pi, 64 * WORDS, WORDS)[::-1]]),

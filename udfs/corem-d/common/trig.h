@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
-// a rounding test, and integers of 192 bits for what it leaves undecided. The
-// vector and array forms try a quick path first at AVX-512.
+// a rounding test, and integers of 192 bits for what it leaves undecided. All
+// forms try a quick path first.
 //
-// Fast path, |x| <= 2^23. n is x 16/pi rounded, r = x - n pi/16, and
+// n is x 16/pi rounded, r = x - n pi/16, and
 //
 //   sin(x) = (-1)^q (S cos(r) + C sin(r)),   n = 16 q + j, |r| < 2^-3.34
 //
@@ -13,42 +13,36 @@
 // and C are sums of three floats, as tables of 16 floats stay in registers
 // (udf-tables); the first two make a double.
 //
-// pi/16 is STEP_HI + STEP_MIDDLE + STEP_LO. x - n STEP_HI is exact: n is zero,
-// or both terms are multiples of 2^-56 and the difference is below 2^-3. The
-// middle has 27 bits, and n < 2^26: n STEP_MIDDLE is exact. So is the pair h,
-// e with h + e = x - n (STEP_HI + STEP_MIDDLE): either the first term is twice
-// as large as the second, or h is exact, as both are multiples of 2^-84 and
-// below 2^-30. l = e - n STEP_LO, and r = h + l.
+// pi/16 is STEP_HI + STEP_MIDDLE + STEP_LO, and |x| <= 2^23. x - n STEP_HI is
+// exact: n is zero, or both terms are multiples of 2^-56 and the difference is
+// below 2^-3. The middle has 27 bits, and n < 2^26: n STEP_MIDDLE is exact. So
+// is the pair h, e with h + e = x - n (STEP_HI + STEP_MIDDLE): either the first
+// term is twice as large as the second, or h is exact, as both are multiples of
+// 2^-84 and below 2^-30. l = e - n STEP_LO, and r = h + l.
 //
-//   sin(r) = h + h^3 s(z) + l cos(r),   cos(r) = 1 - z/2 + z^2 c(z) - l sin(r)
+//   sin(r) = sin(h) + l cos(h),   cos(r) = cos(h) - l sin(h)
 //
-// with z = h^2 as an exact pair. S - S z/2 + C h is added up without error in
-// t and its low parts, the larger term first or a zero; everything else, and
-// those parts, are in low.
+// w + w_lo = -h^2/2 is an exact pair, and cos(h) = 1 + w + w_lo + w^2 c(w). S +
+// C h and its sum with S w have exact errors, as what is added is zero or at most
+// half as large.
 //
-// Error of low. With U = 2^-53, C h^3 s(z) + S z^2 c(z) has roundings below 6 U
-// (Gappa, trig.gappa), and the sums, with that of the rounding test, add 4 U;
-// of h^3 s(z), the larger by far, that is below EXTENT |h z|. Relative to t the
-// rest, the constants in S and C among it, is below WIDTH. What n STEP_LO lacks
-// and its roundings are below n DRIFT. The margin is the sum of the three
-// (tests/native/test_float64_bounds.py adds them up).
-// So the true value lies between the two sums of the rounding test, and when
-// they round to the same double, that is its rounding. Larger, infinite and NaN
-// arguments are left to the accurate path.
+// Quick path, |x| <= QUICK_LIMIT. sin(h) - h = h w s(w) is a double. The error
+// is largest at the ends of the steps, where the roundings of C h w s(w) count,
+// and falls with h^3. So the margin follows w, and is relative to the sum for the
+// rest: what n STEP_LO lacks beside a multiple of pi/2 above all. Gappa bounds
+// the roundings of the terms (trig.gappa), and
+// tests/native/test_float64_bounds.py adds up the rest for each j and on pieces
+// of h: QUICK_EXTENT z/2 + QUICK_WIDTH |sum| is more, z = h^2. Within the limit
+// no double is nearer to a multiple of pi/2 than the test finds by trying all.
 //
-// Quick path, at AVX-512, where tables of 32 floats stay in registers: |x| <=
-// QUICK_LIMIT, the step is pi/32 and |r| < 2^-4.34. The reduction is the fast
-// path's, and w + w.lo = -z/2 an exact pair. S + C h and its sum with S w are
-// fused multiply-adds, and so are the errors of both, as S, the sum and t are
-// within a factor of 2. Left out are products of l and of the third floats that
-// are below 2^-65. The error is largest at the ends of the steps about 0, where
-// the roundings of h^3 s(z) are 2^-61.4 of the result; elsewhere it is far
-// below. So the margin follows z, and is relative to t for the rest, what n
-// STEP_LO lacks beside a multiple of pi/2 above all. Gappa bounds the roundings
-// (trig_quick.gappa), and tests/native/test_float64_bounds.py adds up the rest
-// for each j and on pieces of h: QUICK_EXTENT z/2 + QUICK_WIDTH |t| is more.
-// Within the limit no double is nearer to a multiple of pi/2 than the test
-// finds by trying all.
+// Fast path. -h^3/6 = h w/3 is a pair too, whose first part is added with its
+// error, and h^5 f(z) a double. What is left is below 2^-17, and its roundings,
+// relative to the result, below FAST_WIDTH (Gappa and the same tests). What n
+// STEP_LO lacks and its roundings are below n FAST_DRIFT.
+//
+// When the two sums of a rounding test round to the same double, that is the
+// result's rounding. Larger, infinite and NaN arguments are left to the accurate
+// path.
 //
 // Accurate path. sin(x) is x, and cos(x) 1, for |x| < 2^-27. Else x is a whole
 // number m < 2^53 times a power of two, and x 2/pi modulo 4 is m times a window
@@ -77,12 +71,11 @@
 
 #include "trig_constants.h"
 
-#define TRIG_EXTENT 0x1.cp-53
-#define TRIG_WIDTH 0x1p-70
-#define TRIG_DRIFT 0x1p-134
-#define TRIG_QUICK_EXTENT 0x1.5p-56
-#define TRIG_QUICK_WIDTH 0x1.cp-64
+#define TRIG_QUICK_EXTENT 0x1.8p-55
+#define TRIG_QUICK_WIDTH 0x1.cp-65
 #define TRIG_QUICK_LIMIT 0x1p10
+#define TRIG_FAST_WIDTH 0x1.ap-66
+#define TRIG_FAST_DRIFT 0x1p-134
 
 // Terms of the series that 128 bits need, and 2^8 units of 2^-128 for their
 // error.
@@ -90,61 +83,81 @@
 #define TRIG_SHORT_ERROR ((udf_u128)1 << (53 + 8))
 
 //===----------------------------------------------------------------------===//
-// Fast path
+// Reduction and tables
 //===----------------------------------------------------------------------===//
 
-// sin(x + turn pi/16).
-UDF_INLINE double udf_trig_fast(double x, uint64_t turn, int *hard) {
-  double shifted = UDF_FMA(x, TRIG_INV_STEP, UDF_ROUND_MAGIC);
-  double n = shifted - UDF_ROUND_MAGIC;
-  uint64_t i = udf_f64_bits(shifted) + turn;
+// x as n pi/16 + h + l; the low bits of i are those of n and a turn.
+typedef struct {
+  uint64_t i;
+  double n, h, l;
+} udf_trig_argument;
+
+UDF_INLINE udf_trig_argument udf_trig_nearest_step(double x, unsigned turn) {
+  // Both are whole numbers: the turn changes no rounding.
+  double magic = UDF_ROUND_MAGIC + turn;
+  double shifted = UDF_FMA(x, TRIG_INV_STEP, magic);
+  double n = shifted - magic;
+  uint64_t i = udf_f64_bits(shifted);
 #ifdef __FMA__
   double first = __builtin_fma(n, -TRIG_STEP_HI, x);
 #else
   udf_dd multiple = udf_two_prod(n, TRIG_STEP_HI);
   double first = (x - multiple.hi) - multiple.lo;
 #endif
-  double second = n * TRIG_STEP_MIDDLE;
-  double h = first - second;
-  double l = UDF_FMA(n, -TRIG_STEP_LO, (first - h) - second);
+  // n STEP_MIDDLE is exact.
+  double h = UDF_FMA(n, -TRIG_STEP_MIDDLE, first);
+  double e = UDF_FMA(n, -TRIG_STEP_MIDDLE, first - h);
+  return (udf_trig_argument){i, n, h, UDF_FMA(n, -TRIG_STEP_LO, e)};
+}
 
+// S and C: a double, and what it lacks.
+typedef struct {
+  double s, s_rest, c, c_rest;
+} udf_trig_step;
+
+UDF_INLINE udf_trig_step udf_trig_look_up(uint64_t i) {
   double s = (double)udf_trig_sin_high[i % TRIG_STEPS] +
              (double)udf_trig_sin_low[i % TRIG_STEPS];
-  double s_rest = (double)udf_trig_sin_rest[i % TRIG_STEPS];
   double c = (double)udf_trig_cos_high[i % TRIG_STEPS] +
              (double)udf_trig_cos_low[i % TRIG_STEPS];
-  double c_rest = (double)udf_trig_cos_rest[i % TRIG_STEPS];
+  return (udf_trig_step){s, (double)udf_trig_sin_rest[i % TRIG_STEPS], c,
+                         (double)udf_trig_cos_rest[i % TRIG_STEPS]};
+}
 
-  udf_dd square = udf_two_prod(h, h);
-  double z = square.hi, z2 = z * z, cube = h * z;
-  double s12 = UDF_FMA(z, TRIG_S2, TRIG_S1);
-  double s34 = UDF_FMA(z, TRIG_S4, TRIG_S3);
-  double s_poly = UDF_FMA(z, UDF_FMA(z2, s34, s12), TRIG_S0);
-  double c01 = UDF_FMA(z, TRIG_C1, TRIG_C0);
-  double c23 = UDF_FMA(z, TRIG_C3, TRIG_C2);
-  double sine = cube * s_poly;
-  double cosine = z2 * UDF_FMA(z2, c23, c01);
+// c + a b with its error, for c that is zero or at least twice as large.
+UDF_INLINE udf_dd udf_trig_add(double a, double b, double c) {
+#ifdef __FMA__
+  double sum = __builtin_fma(a, b, c);
+  return (udf_dd){sum, __builtin_fma(a, b, c - sum)};
+#else
+  udf_dd product = udf_two_prod(a, b);
+  udf_dd sum = udf_fast_two_sum(c, product.hi);
+  return (udf_dd){sum.hi, sum.lo + product.lo};
+#endif
+}
 
-  udf_dd linear = udf_two_prod(c, h);
-  udf_dd quadratic = udf_two_prod(s, -0.5 * z);
-  udf_dd sum = udf_fast_two_sum(s, linear.hi);
-  udf_dd t = udf_fast_two_sum(sum.hi, quadratic.hi);
+// w + w.lo = -z/2, w^2, and cos(h) - 1 - w.
+typedef struct {
+  double w, w_lo, w2, cosine;
+} udf_trig_even;
 
-  double sin_r = h + sine;
-  double cos_r = 1.0 + UDF_FMA(-0.5, z, cosine);
-  double slope = UDF_FMA(c, cos_r, -(s * sin_r));
-  double rest = UDF_FMA(s_rest, cos_r, c_rest * sin_r);
-  rest = UDF_FMA(s, -0.5 * square.lo, UDF_FMA(l, slope, rest));
-  double exact = (sum.lo + t.lo) + (linear.lo + quadratic.lo);
-  double low = UDF_FMA(s, cosine, c * sine) + (exact + rest);
-  double margin = UDF_FMA(__builtin_fabs(cube), TRIG_EXTENT,
-                          UDF_FMA(__builtin_fabs(t.hi), TRIG_WIDTH,
-                                  __builtin_fabs(n) * TRIG_DRIFT));
-  double upper = t.hi + (low + margin);
-  double lower = t.hi + (low - margin);
-  // NaN is hard.
-  *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_LIMIT);
-  return udf_f64_from_bits(udf_f64_bits(upper) ^ (i / TRIG_STEPS << 63));
+UDF_INLINE udf_trig_even udf_trig_even_part(double h) {
+  // The polynomials are in powers of -2 w.
+  udf_dd w = udf_two_prod(h, -0.5 * h);
+  double w2 = w.hi * w.hi;
+  double c01 = UDF_FMA(w.hi, -8 * TRIG_C1, 4 * TRIG_C0);
+  double c23 = UDF_FMA(w.hi, -32 * TRIG_C3, 16 * TRIG_C2);
+  return (udf_trig_even){w.hi, w.lo, w2,
+                         UDF_FMA(w2, UDF_FMA(w2, c23, c01), w.lo)};
+}
+
+// The parts of the result with l and what S and C lack, and a number; sine is
+// sin(h) - h.
+UDF_INLINE double udf_trig_small(udf_trig_argument of, udf_trig_step at,
+                                 double w, double sine, double more) {
+  double by_sine = UDF_FMA(-of.l, at.s, at.c_rest);
+  double by_cosine = UDF_FMA(of.l, at.c, at.s_rest);
+  return UDF_FMA(by_cosine, 1.0 + w, UDF_FMA(by_sine, of.h + sine, more));
 }
 
 //===----------------------------------------------------------------------===//
@@ -152,53 +165,64 @@ UDF_INLINE double udf_trig_fast(double x, uint64_t turn, int *hard) {
 //===----------------------------------------------------------------------===//
 
 // sin(x + turn pi/16), for |x| <= QUICK_LIMIT.
-UDF_INLINE double udf_trig_quick(double x, uint64_t turn, int *hard) {
-#ifdef __AVX512F__
-  double shifted = UDF_FMA(x, 2 * TRIG_INV_STEP, UDF_ROUND_MAGIC);
-  double n = shifted - UDF_ROUND_MAGIC;
-  uint64_t i = udf_f64_bits(shifted) + 2 * turn;
-  double first = UDF_FMA(n, -0.5 * TRIG_STEP_HI, x);
-  double h = UDF_FMA(n, -0.5 * TRIG_STEP_MIDDLE, first);
-  double l = UDF_FMA(n, -0.5 * TRIG_STEP_MIDDLE, first - h);
-  l = UDF_FMA(n, -0.5 * TRIG_STEP_LO, l);
+UDF_INLINE double udf_trig_quick(double x, unsigned turn, int *hard) {
+  udf_trig_argument of = udf_trig_nearest_step(x, turn);
+  udf_trig_step at = udf_trig_look_up(of.i);
+  udf_trig_even even = udf_trig_even_part(of.h);
+  double w = even.w, w2 = even.w2;
+  double s01 = UDF_FMA(w, 4 * TRIG_S1, -2 * TRIG_S0);
+  double s23 = UDF_FMA(w, 16 * TRIG_S3, -8 * TRIG_S2);
+  double s = UDF_FMA(w2, UDF_FMA(w2, -32 * TRIG_S4, s23), s01);
+  double sine = of.h * w * s;
 
-  double s = (double)udf_trig_quick_sin_high[i % TRIG_QUICK_STEPS] +
-             (double)udf_trig_quick_sin_low[i % TRIG_QUICK_STEPS];
-  double s_rest = (double)udf_trig_quick_sin_rest[i % TRIG_QUICK_STEPS];
-  double c = (double)udf_trig_quick_cos_high[i % TRIG_QUICK_STEPS] +
-             (double)udf_trig_quick_cos_low[i % TRIG_QUICK_STEPS];
-  double c_rest = (double)udf_trig_quick_cos_rest[i % TRIG_QUICK_STEPS];
-
-  // w + w_lo = -z/2; the polynomials are in powers of -2 w.
-  double half = -0.5 * h;
-  double w = h * half;
-  double w_lo = UDF_FMA(h, half, -w);
-  double s_poly = UDF_FMA(w, 16 * TRIG_QUICK_S3, -8 * TRIG_QUICK_S2);
-  s_poly = UDF_FMA(w, s_poly, 4 * TRIG_QUICK_S1);
-  s_poly = UDF_FMA(w, s_poly, -2 * TRIG_QUICK_S0);
-  double c_poly = UDF_FMA(w, 16 * TRIG_QUICK_C2, -8 * TRIG_QUICK_C1);
-  c_poly = UDF_FMA(w, c_poly, 4 * TRIG_QUICK_C0);
-  double sine = (h * w) * s_poly;
-  double cosine = UDF_FMA(w * w, c_poly, w_lo);
-
-  double sum = UDF_FMA(c, h, s);
-  double sum_lo = UDF_FMA(c, h, s - sum);
-  double t = UDF_FMA(s, w, sum);
-  double t_lo = UDF_FMA(s, w, sum - t);
-  double low = UDF_FMA(s_rest, 1.0 + w, c_rest * (h + sine));
-  low = UDF_FMA(l, UDF_FMA(-s, h, c), low);
-  low = UDF_FMA(s, cosine, low);
-  low = UDF_FMA(c, sine, low) + (sum_lo + t_lo);
+  udf_dd sum = udf_trig_add(at.c, of.h, at.s);
+  udf_dd t = udf_trig_add(at.s, w, sum.hi);
   double margin =
-      UDF_FMA(w, -TRIG_QUICK_EXTENT, __builtin_fabs(t) * TRIG_QUICK_WIDTH);
-  double upper = t + (low + margin);
-  double lower = t + (low - margin);
+      UDF_FMA(w, -TRIG_QUICK_EXTENT, __builtin_fabs(t.hi) * TRIG_QUICK_WIDTH);
+  double less = udf_trig_small(of, at, w, sine, -margin);
+  less = UDF_FMA(at.s, even.cosine, less);
+  less = UDF_FMA(at.c, sine, less) + (sum.lo + t.lo);
+  double lower = t.hi + less;
+  double upper = t.hi + UDF_FMA(2.0, margin, less);
   // NaN is hard.
   *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_QUICK_LIMIT);
-  return udf_f64_from_bits(udf_f64_bits(upper) ^ (i / TRIG_QUICK_STEPS << 63));
-#else
-  return udf_trig_fast(x, turn, hard);
-#endif
+  return udf_f64_from_bits(udf_f64_bits(upper) ^ (of.i / TRIG_STEPS << 63));
+}
+
+//===----------------------------------------------------------------------===//
+// Fast path
+//===----------------------------------------------------------------------===//
+
+// sin(x + turn pi/16).
+UDF_INLINE double udf_trig_fast(double x, unsigned turn, int *hard) {
+  udf_trig_argument of = udf_trig_nearest_step(x, turn);
+  udf_trig_step at = udf_trig_look_up(of.i);
+  udf_trig_even even = udf_trig_even_part(of.h);
+  double w = even.w, w2 = even.w2;
+  // third + third_lo = -h^3/6, with w_lo in it.
+  udf_dd cube = udf_two_prod(of.h, w);
+  double cube_lo = UDF_FMA(of.h, even.w_lo, cube.lo);
+  udf_dd third = udf_two_prod(cube.hi, TRIG_THIRD_HI);
+  double third_lo = UDF_FMA(cube_lo, TRIG_THIRD_HI,
+                            UDF_FMA(cube.hi, TRIG_THIRD_LO, third.lo));
+  double f01 = UDF_FMA(w, -8 * TRIG_F1, 4 * TRIG_F0);
+  double f23 = UDF_FMA(w, -32 * TRIG_F3, 16 * TRIG_F2);
+  double f = UDF_FMA(w2, UDF_FMA(w2, 64 * TRIG_F4, f23), f01);
+  double fifth = of.h * w2 * f;
+
+  udf_dd sum = udf_trig_add(at.c, of.h, at.s);
+  udf_dd t = udf_trig_add(at.s, w, sum.hi);
+  udf_dd u = udf_trig_add(at.c, third.hi, t.hi);
+  double low =
+      udf_trig_small(of, at, w, third.hi + fifth, sum.lo + t.lo + u.lo);
+  low += UDF_FMA(at.s, even.cosine, at.c * (fifth + third_lo));
+  double margin = UDF_FMA(__builtin_fabs(u.hi), TRIG_FAST_WIDTH,
+                          __builtin_fabs(of.n) * TRIG_FAST_DRIFT);
+  double upper = u.hi + (low + margin);
+  double lower = u.hi + (low - margin);
+  // NaN is hard.
+  *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_LIMIT);
+  return udf_f64_from_bits(udf_f64_bits(upper) ^ (of.i / TRIG_STEPS << 63));
 }
 
 //===----------------------------------------------------------------------===//

@@ -3,7 +3,7 @@
 //
 // common/trig.h has the method, the bounds and their sources.
 //
-// Of 5 million random arguments between -4 and 4 9,843 take the accurate path.
+// Of 2^25 random arguments between -4 and 4 10,501 take the accurate path.
 // A hard case, 2^-112.5 from the middle of two doubles, relative:
 //   x      0x1.598bae9e632f6p-7 (0x3f8598bae9e632f6)
 //
