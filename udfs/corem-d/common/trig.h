@@ -23,14 +23,14 @@
 //   sin(r) = sin(h) + l cos(h),   cos(r) = cos(h) - l sin(h)
 //
 // w + w_lo = -h^2/2 is an exact pair, and cos(h) = 1 + w + w_lo + w^2 c(w). S +
-// C h and its sum with S w have exact errors, as what is added is zero or at most
-// half as large.
+// C h and its sum with S w have exact errors, as what is added is zero or at
+// most half as large.
 //
 // Quick path, |x| <= QUICK_LIMIT. sin(h) - h = h w s(w) is a double. The error
 // is largest at the ends of the steps, where the roundings of C h w s(w) count,
-// and falls with h^3. So the margin follows w, and is relative to the sum for the
-// rest: what n STEP_LO lacks beside a multiple of pi/2 above all. Gappa bounds
-// the roundings of the terms (trig.gappa), and
+// and falls with h^3. So the margin follows w, and is relative to the sum for
+// the rest: what n STEP_LO lacks beside a multiple of pi/2 above all. Gappa
+// bounds the roundings of the terms (trig.gappa), and
 // tests/native/test_float64_bounds.py adds up the rest for each j and on pieces
 // of h: QUICK_EXTENT z/2 + QUICK_WIDTH |sum| is more, z = h^2. Within the limit
 // no double is nearer to a multiple of pi/2 than the test finds by trying all.
@@ -41,8 +41,8 @@
 // STEP_LO lacks and its roundings are below n FAST_DRIFT.
 //
 // When the two sums of a rounding test round to the same double, that is the
-// result's rounding. Larger, infinite and NaN arguments are left to the accurate
-// path.
+// result's rounding. Larger, infinite and NaN arguments are left to the
+// accurate path.
 //
 // Accurate path. sin(x) is x, and cos(x) 1, for |x| < 2^-27. Else x is a whole
 // number m < 2^53 times a power of two, and x 2/pi modulo 4 is m times a window
