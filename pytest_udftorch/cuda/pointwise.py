@@ -27,46 +27,54 @@ from pytest_udftorch.cuda.table import (
 )
 from pytest_udftorch.library import sixteen
 
-#: Elements of a program of 4 warps, and the most registers of a thread (0: as many as the
-#: compiler takes). Chosen by measurements with 2^26 elements on an H200, and since
-#: there are paths for GPUs on an H100.
+#: Elements of a program, its warps, and the most registers of a thread (0: as many as the
+#: compiler takes). Chosen by measurements with 2^26 elements on an H200.
 _SETTINGS: Final = {
-    "exp": (1024, 48),
-    "exp2": (1024, 40),
-    "expm1": (1024, 40),
-    "log": (1024, 48),
-    "log2": (1024, 48),
-    "log10": (1024, 48),
-    "log1p": (1024, 0),
-    "cos": (1024, 48),
-    "tan": (2048, 0),
-    "sinh": (2048, 64),
-    "cosh": (2048, 64),
-    "acos": (1024, 0),
-    "atan": (1024, 48),
-    "asinh": (2048, 64),
-    "acosh": (2048, 0),
-    "erf": (1024, 0),
-    "erfc": (2048, 64),
-    "tanh": (2048, 0),
-    "sigmoid": (1024, 48),
-    "elu_of_ones": (1024, 48),
-    "gelu_erf": (1024, 0),
+    "exp": (1024, 2, 80),
+    "exp2": (1024, 4, 40),
+    "expm1": (1024, 4, 40),
+    "log": (1024, 4, 48),
+    "log2": (1024, 4, 48),
+    "log10": (1024, 4, 48),
+    "log1p": (1024, 2, 72),
+    "sin": (1024, 2, 80),
+    "cos": (1024, 4, 48),
+    "tan": (4096, 8, 64),
+    "sinh": (1024, 2, 72),
+    "cosh": (1024, 2, 72),
+    "asin": (1024, 2, 64),
+    "acos": (1024, 2, 64),
+    "atan": (1024, 2, 64),
+    "asinh": (1024, 4, 56),
+    "acosh": (2048, 4, 56),
+    "atanh": (1024, 2, 64),
+    "erf": (1024, 2, 64),
+    "erfc": (1024, 2, 72),
+    "tanh": (1024, 2, 64),
+    "pow": (2048, 4, 80),
+    "atan2": (1024, 2, 96),
+    "sigmoid": (1024, 2, 64),
+    "silu": (1024, 2, 64),
+    "elu": (2048, 4, 80),
+    "elu_of_ones": (1024, 2, 64),
+    "gelu_erf": (1024, 2, 72),
+    "softplus_of_one": (2048, 4, 80),
+    "logsigmoid": (2048, 4, 80),
 }
 #: For all other formulas.
-_SETTING: Final = (1024, 0)
-_WARPS: Final = 4
+_SETTING: Final = (1024, 4, 0)
 
-#: Elements of a program that looks results up, and bytes of one.
+#: Elements of a program that looks results up, its warps, and bytes of an element.
 _LOOKUP: Final = 1024
+_LOOKUP_WARPS: Final = 4
 _SHORT: Final = 2
 
 #: For kernels that count: counting costs more for each program than for each element.
-_COUNTING_SETTING: Final = (2048, 0)
+_COUNTING_SETTING: Final = (2048, 4, 0)
 
 #: With fewer elements than this, large blocks would leave multiprocessors idle.
 FEW: Final = 1 << 18
-_FEW_SETTING: Final = (512, 0)
+_FEW_SETTING: Final = (512, 4, 0)
 
 
 def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
@@ -134,7 +142,7 @@ def _look_up(launcher: Launcher, row: Any, x: Any, y: Any, table: Any, wide: Any
     block = _LOOKUP
     launcher.launch(
         key, "lookup", -(-n // block), (x, y, table, None if row is None else wide, n, row),
-        {"KIND": kind, "BLOCK": block}, _WARPS,
+        {"KIND": kind, "BLOCK": block}, _LOOKUP_WARPS,
     )  # fmt: skip
 
 
@@ -144,16 +152,16 @@ def launch_dense(launcher: Launcher, row: Any, inputs: tuple[Any, ...], y: Any,
     function, a, b, c = formula
     n, index = y.numel(), y.get_device()
     if n < FEW:
-        block, registers = _FEW_SETTING
+        block, warps, registers = _FEW_SETTING
     elif row is not None:
-        block, registers = _COUNTING_SETTING
+        block, warps, registers = _COUNTING_SETTING
     else:
-        block, registers = _SETTINGS.get(function, _SETTING)
+        block, warps, registers = _SETTINGS.get(function, _SETTING)
     # Triton specialises on aligned pointers and on 64-bit numbers.
     key = (function, y.dtype, alignment((*inputs, y)), n >= 2**31, index, block, row is None)
     launcher.launch(
         key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
-        (*inputs, y, n, a, b, c, row), {"F": function, "BLOCK": block}, _WARPS, registers,
+        (*inputs, y, n, a, b, c, row), {"F": function, "BLOCK": block}, warps, registers,
     )  # fmt: skip
 
 
