@@ -63,7 +63,7 @@
 ; DOUBLES: phi <16 x double>
 ; DOUBLES: %ahead = select
 
-; Left as they are: registers that are too few or too short, a loop of doubles with 48 constants
+; Left as they are: registers that are too few or too short, a loop of doubles with 52 constants
 ; and one value to carry, and a loop with another step.
 ; LEFT-NOT: begun
 ; LEFT-NOT: ahead
@@ -292,7 +292,11 @@ blocks:
   %s45 = fadd <16 x double> %s44, splat (double 46.0)
   %s46 = fadd <16 x double> %s45, splat (double 47.0)
   %s47 = fadd <16 x double> %s46, splat (double 48.0)
-  %y = fmul <16 x double> %s47, %x
+  %s48 = fadd <16 x double> %s47, splat (double 49.0)
+  %s49 = fadd <16 x double> %s48, splat (double 50.0)
+  %s50 = fadd <16 x double> %s49, splat (double 51.0)
+  %s51 = fadd <16 x double> %s50, splat (double 52.0)
+  %y = fmul <16 x double> %s51, %x
   %o = getelementptr inbounds double, ptr %out, i64 %i
   store <16 x double> %y, ptr %o, align 8
   %next = add nuw nsw i64 %i, 16
