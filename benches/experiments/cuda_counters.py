@@ -34,8 +34,9 @@ METRICS: Final = {
     "warps_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 OPERATORS: Final = (
-    "exp", "tanh", "erf", "erfc", "asin", "acos", "asinh", "acosh", "gelu", "softplus", "mish",
-    "logsigmoid", "gelu backward", "mish backward", "silu backward", "softmax, 32768 columns",
+    "exp", "tanh", "erf", "erfc", "tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "gelu",
+    "softplus", "mish", "logsigmoid", "gelu backward", "mish backward", "silu backward",
+    "softmax, 32768 columns",
 )  # fmt: skip
 #: Threads that an instruction is for.
 _WARP: Final = 32

@@ -46,6 +46,10 @@ def test_what_the_page_says_of_the_counters_is_stored():
     for name in ("exp", "tanh", "asin", "acos"):
         assert 30 < found[name]["instructions"] < 45
         assert found[name]["memory_percent"] > 80
+    for name in ("tan", "atan", "atanh"):
+        assert 40 < found[name]["instructions"] < 48
+    for name in ("asinh", "acosh"):
+        assert 50 <= found[name]["instructions"] <= 60
     for name in ("erfc", "softplus", "logsigmoid"):
         assert 70 < found[name]["instructions"] < 80
         assert 45 < found[name]["memory_percent"] < 55
