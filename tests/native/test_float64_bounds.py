@@ -330,6 +330,12 @@ def trig_terms(product, generator, coefficients):
     return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
 
 
+def after(term, roundings):
+    """A term's relative error after so many more roundings, and the largest of its polynomial."""
+    error, most = term
+    return error + roundings * mpf(2) ** -53 * (1 + error), most
+
+
 def trig_tables(columns):
     """For each j of 1 and more: sin and cos of j pi/16, as doubles and what they lack."""
     tables = {}
@@ -420,14 +426,14 @@ def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
         terms = trig_terms(product, generator, coefficients)
         # Each term's products and sums with others, and that with the margin; the low part of
         # h^3/6, below 2^-52 of it, has as many roundings of its own.
-        (fifth, f_most), (cosine, c_most) = terms["fifth"], terms["cos"]
-        fifth += 5 * unit * (1 + fifth)
-        cosine += 7 * unit * (1 + cosine)
+        fifth, f_most = after(terms["fifth"], 5)
+        cosine, c_most = after(terms["cos"], 7)
         low_third = 12 * unit * mpf(2) ** -52
 
-        # j = 0: relative to h, of which sin(h) lacks a sixth of h^2.
+        # j = 0: relative to h, of which sin(h) lacks a sixth of h^2. l cos(h) is taken for
+        # l (1 + w).
         worst = (fifth * f_most * radius**4 + low_third * radius**2 + 16 * unit**2
-                 + unit * radius**4) / (1 - radius**2)  # fmt: skip
+                 + l_largest * radius**3 / 24) / (1 - radius**2)  # fmt: skip
         for at in steps:
             (s, _), (c, _) = at
             for near, far in pieces:
@@ -476,9 +482,8 @@ def test_the_error_of_the_quick_sin_and_cos_is_below_their_width(product):
         """The largest error of the sum before the test, as a share of the margin."""
         terms = trig_terms(product, generator, coefficients)
         # Each term's products and sums with others, and the sum with twice the margin.
-        (sine, s_most), (cosine, c_most) = terms["sin"], terms["cos"]
-        sine += 5 * unit * (1 + sine)
-        cosine += 7 * unit * (1 + cosine)
+        sine, s_most = after(terms["sin"], 5)
+        cosine, c_most = after(terms["cos"], 7)
 
         def of_margin(error, least_h, least):
             margin = extent * least_h**2 / 2 + width * least

@@ -14,9 +14,7 @@
 int main(void) {
   for (double x; scanf("%la", &x) == 1;) {
     double near = 1.0 + x;
-    udf_pow_rounded found = __builtin_fabs(x) < 0x1p-6
-                                ? udf_log1p_near_zero(x)
-                                : udf_log1p_beyond(x, near);
+    udf_pow_rounded found = udf_log1p_short(x, near);
     double value = x < 0 ? -found.value : found.value;
     printf("%a %016llx%016llx %a\n", value,
            (unsigned long long)(found.distance >> 64),

@@ -136,7 +136,7 @@ UDF_INLINE udf_dd udf_trig_add(double a, double b, double c) {
 #endif
 }
 
-// w + w.lo = -z/2, w^2, and cos(h) - 1 - w.
+// w + w_lo = -z/2, w^2, and cos(h) - 1 - w.
 typedef struct {
   double w, w_lo, w2, cosine;
 } udf_trig_even;

@@ -226,16 +226,23 @@ UDF_INLINE udf_log_sum udf_log_add(udf_log_sum a, udf_log_sum b, int sign) {
   return (udf_log_sum){a.high + b.high + (low < a.low), low};
 }
 
-// |r| in units of 2^-59 times p(r), which is log(1 + r) / r.
-UDF_INLINE udf_log_sum udf_log_series(uint64_t r, int negative) {
-  uint64_t fraction = r << 5;
+// p(r), which is log(1 + r) / r, in units of 2^-127, with |r| in units of
+// 2^-128.
+UDF_INLINE udf_u128 udf_log_polynomial(udf_u128 r, int negative) {
   udf_u128 p = udf_log_inverse[0];
   int terms = (int)(sizeof udf_log_inverse / sizeof p);
   for (int term = 1; term < terms; ++term) {
-    udf_u128 product = udf_high_product_64(fraction, p);
+    udf_u128 product = udf_high_product(r, p);
     p = negative ? udf_log_inverse[term] + product
                  : udf_log_inverse[term] - product;
   }
+  return p;
+}
+
+// |r| in units of 2^-59 times p(r).
+UDF_INLINE udf_log_sum udf_log_series(uint64_t r, int negative) {
+  uint64_t fraction = r << 5;
+  udf_u128 p = udf_log_polynomial((udf_u128)fraction << 64, negative);
   // In units of 2^-191, of which 10 bits are dropped.
   udf_u128 lower = (udf_u128)fraction * (uint64_t)p;
   udf_u128 upper = (udf_u128)fraction * (uint64_t)(p >> 64) + (lower >> 64);
@@ -243,17 +250,28 @@ UDF_INLINE udf_log_sum udf_log_series(uint64_t r, int negative) {
                        (uint64_t)upper << 54 | (uint64_t)lower >> 10};
 }
 
-// The rounding of a number that is not zero, at least 2^-53 in magnitude.
-UDF_INLINE double udf_log_round(udf_log_sum sum) {
+// A sum that is not zero as 2^exponent y, y in units of 2^-127 and in [1, 2).
+typedef struct {
+  udf_u128 y;
+  int exponent, negative;
+} udf_log_leading;
+
+// At least 2^-53 in magnitude.
+UDF_INLINE udf_log_leading udf_log_lead(udf_log_sum sum) {
   int negative = (int)(sum.high >> 127);
   if (negative)
     sum = udf_log_add((udf_log_sum){0, 0}, sum, -1);
   int shift = __builtin_clzll((uint64_t)(sum.high >> 64));
   udf_u128 y = sum.high << shift | sum.low >> (64 - shift);
+  return (udf_log_leading){y, 10 - shift, negative};
+}
+
+UDF_INLINE double udf_log_round(udf_log_sum sum) {
+  udf_log_leading of = udf_log_lead(sum);
   // Drop what lies below the last place; no argument is half-way.
-  uint64_t rounded = (uint64_t)(((y >> 74) + 1) >> 1);
-  uint64_t exponent = (uint64_t)(1032 - shift) << 52;
-  return udf_f64_from_bits((uint64_t)negative << 63 | (exponent + rounded));
+  uint64_t rounded = (uint64_t)(((of.y >> 74) + 1) >> 1);
+  uint64_t exponent = (uint64_t)(of.exponent + 1022) << 52;
+  return udf_f64_from_bits((uint64_t)of.negative << 63 | (exponent + rounded));
 }
 
 // x = 2^k m, m c = 1 + r 2^-59, for finite x > 0.

@@ -80,18 +80,6 @@ UDF_INLINE double udf_log1p_fast(double x, int *hard) {
 // Accurate path
 //===----------------------------------------------------------------------===//
 
-// log(1 + r) / r in units of 2^-127, with |r| in units of 2^-128.
-UDF_INLINE udf_u128 udf_log1p_series(udf_u128 r, int negative) {
-  udf_u128 p = udf_log_inverse[0];
-  int terms = (int)(sizeof udf_log_inverse / sizeof p);
-  for (int term = 1; term < terms; ++term) {
-    udf_u128 product = udf_high_product(r, p);
-    p = negative ? udf_log_inverse[term] + product
-                 : udf_log_inverse[term] - product;
-  }
-  return p;
-}
-
 // |x| in units of 2^-places, for |x| < 2^(128 - places); what is below one unit
 // is dropped.
 UDF_INLINE udf_u128 udf_log1p_fixed(double x, int places) {
@@ -105,7 +93,7 @@ UDF_INLINE udf_u128 udf_log1p_fixed(double x, int places) {
 UDF_INLINE udf_pow_rounded udf_log1p_near_zero(double x) {
   uint64_t bits = udf_f64_bits(x) & UINT64_C(0x7fffffffffffffff);
   uint64_t m = (bits << 11) | UINT64_C(1) << 63;
-  udf_u128 p = udf_log1p_series(udf_log1p_fixed(x, 128), x < 0);
+  udf_u128 p = udf_log_polynomial(udf_log1p_fixed(x, 128), x < 0);
   udf_u128 v = udf_high_product_64(m, p); // in units of 2^-126
   int shift = __builtin_clzll((uint64_t)(v >> 64));
   return udf_pow_round(v << shift, (int)(bits >> 52) - 1023 + 1 - shift);
@@ -122,15 +110,18 @@ UDF_INLINE udf_pow_rounded udf_log1p_beyond(double x, double near) {
   udf_u128 r = m * (uint64_t)(udf_log_reciprocal[of.interval] * 64);
   int negative = (int)(r >> 127);
   r = (negative ? -r : r) >> 3;
-  udf_u128 y = udf_high_product(r, udf_log1p_series(r, negative));
+  udf_u128 y = udf_high_product(r, udf_log_polynomial(r, negative));
   udf_log_sum series = {y >> 10, (uint64_t)y << 54};
 
-  udf_log_sum sum =
-      udf_log_add(udf_log_multiple(of), series, negative ? -1 : 1);
-  if (sum.high >> 127)
-    sum = udf_log_add((udf_log_sum){0, 0}, sum, -1);
-  int shift = __builtin_clzll((uint64_t)(sum.high >> 64));
-  return udf_pow_round(sum.high << shift | sum.low >> (64 - shift), 10 - shift);
+  udf_log_leading found = udf_log_lead(
+      udf_log_add(udf_log_multiple(of), series, negative ? -1 : 1));
+  return udf_pow_round(found.y, found.exponent);
+}
+
+// |log1p(x)| with 128 bits, for LOG1P_SMALL <= |x| <= 2^200.
+UDF_INLINE udf_pow_rounded udf_log1p_short(double x, double near) {
+  return __builtin_fabs(x) < 0x1p-6 ? udf_log1p_near_zero(x)
+                                    : udf_log1p_beyond(x, near);
 }
 
 // log1p(x) with 512 bits.
@@ -165,9 +156,7 @@ static UDF_COLD double udf_log1p_accurate(double x) {
   if (x > 0x1p200)
     return udf_log_accurate(x);
   double near = 1.0 + x;
-  udf_pow_rounded found = __builtin_fabs(x) < 0x1p-6
-                              ? udf_log1p_near_zero(x)
-                              : udf_log1p_beyond(x, near);
+  udf_pow_rounded found = udf_log1p_short(x, near);
   if (found.distance <= LOG1P_SHORT_ERROR)
     return udf_log1p_long(x, near);
   return x < 0 ? -found.value : found.value;
