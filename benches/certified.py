@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.certificates import load
+from pytest_udftorch.prove import load
 
 COMPOSITES: Final = Path(__file__).parent.parent / "udfs" / "corem-composites"
 

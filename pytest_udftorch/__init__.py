@@ -8,20 +8,25 @@ anything else that is heavy: names are loaded when they are first used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+from pytest_udftorch.base.package import names_from
+
 if TYPE_CHECKING:
-    from pytest_udftorch.build.python_udf import udf
-    from pytest_udftorch.build.shared import Build, build_library
     from pytest_udftorch.errors import UdfError
-    from pytest_udftorch.exact.approx import approx
-    from pytest_udftorch.library.description import UdfLibrary, available_libraries, find_library
-    from pytest_udftorch.overrides.operator_udfs import operator_udf
-    from pytest_udftorch.overrides.python_override import stock
-    from pytest_udftorch.session.session import Session, patched, trace
+    from pytest_udftorch.prove.exact.approx import approx
+    from pytest_udftorch.swap.library.description import (
+        UdfLibrary,
+        available_libraries,
+        find_library,
+    )
+    from pytest_udftorch.swap.overrides.operator_udfs import operator_udf
+    from pytest_udftorch.swap.overrides.python_override import stock
+    from pytest_udftorch.swap.session.session import Session, patched, trace
+    from pytest_udftorch.swap.toolchain.python_udf import udf
+    from pytest_udftorch.swap.toolchain.shared_library import Build, build_library
 
 __all__ = [
     "Build",
@@ -40,39 +45,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Build": "build.shared",
-    "Session": "session.session",
+    "Build": "swap.toolchain.shared_library",
+    "Session": "swap.session.session",
     "UdfError": "errors",
-    "UdfLibrary": "library.description",
-    "approx": "exact.approx",
-    "available_libraries": "library.description",
-    "build_library": "build.shared",
-    "find_library": "library.description",
-    "operator_udf": "overrides.operator_udfs",
-    "patched": "session.session",
-    "stock": "overrides.python_override",
-    "trace": "session.session",
-    "udf": "build.python_udf",
+    "UdfLibrary": "swap.library.description",
+    "approx": "prove.exact.approx",
+    "available_libraries": "swap.library.description",
+    "build_library": "swap.toolchain.shared_library",
+    "find_library": "swap.library.description",
+    "operator_udf": "swap.overrides.operator_udfs",
+    "patched": "swap.session.session",
+    "stock": "swap.overrides.python_override",
+    "trace": "swap.session.session",
+    "udf": "swap.toolchain.python_udf",
 }
-
-
-def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``, which loads a name's module when the name is used.
-
-    Args:
-        package: the package.
-        homes: name -> the module in the package that defines it.
-    """
-
-    def find(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
-
-    return find
-
 
 __getattr__ = names_from(__name__, _HOMES)
 

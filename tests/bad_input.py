@@ -23,26 +23,20 @@ from typing import Any
 import numpy as np
 from observed import META, Recorder, net
 
-from pytest_udftorch.diff import record_file
-from pytest_udftorch.diff.align import aligned, parting
-from pytest_udftorch.diff.digests import sample_places
-from pytest_udftorch.library.description import load_library
-from pytest_udftorch.plain_data import sealed
-from pytest_udftorch.planning.plans import FORMAT, StoredPlan
-from pytest_udftorch.planning.search_record import SearchRecord
-from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile, load_all
-from pytest_udftorch.records import file as record
-from pytest_udftorch.verify.certificate import (
-    Certificate,
-    ChunkResult,
-    Example,
-    Run,
-    Tally,
-)
-from pytest_udftorch.verify.certificate_file import as_json, canonical_json, load, save
-from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.merging import comparison_table, merge
+from pytest_udftorch.base.plain_data import sealed
+from pytest_udftorch.diagnose.diff.alignment import aligned, parting
+from pytest_udftorch.diagnose.runs import record_file
+from pytest_udftorch.measure.planning.plans import FORMAT, StoredPlan
+from pytest_udftorch.measure.planning.search_record import SearchRecord
+from pytest_udftorch.prove.verify.certificate import Certificate, ChunkResult, Example, Run, Tally
+from pytest_udftorch.prove.verify.certificate_file import as_json, canonical_json, load, save
+from pytest_udftorch.prove.verify.journal import Journal
+from pytest_udftorch.prove.verify.merge import comparison_table, merge
+from pytest_udftorch.swap.library.description import load_library
+from pytest_udftorch.swap.observe.digests import sample_places
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.watch.profile import report
 
 
 def nested(depth: int) -> Any:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from pytest_udftorch.build import cache, shared
+from pytest_udftorch.swap.toolchain import cache, shared_library
 
 #: Lacks the names of the functions in ``e.c``.
 TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
@@ -12,5 +12,5 @@ TWICE = "float udf_expf(float x) { return x + x; }\n"
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process know no more of builds than another one would."""
-    monkeypatch.setattr(shared, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setattr(cache, "_checked", {})

@@ -29,14 +29,14 @@ import bad_input
 import watched
 from bad_input import KINDS, ODD, changed, places
 
-from pytest_udftorch.build import cache, cuda_form
-from pytest_udftorch.build.job import Job, Made, _stored
-from pytest_udftorch.build.toolchain import Compiler
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.exact.strategies import read_hard_cases
-from pytest_udftorch.library import description
-from pytest_udftorch.patch import folder as patches
-from pytest_udftorch.records import file as record
+from pytest_udftorch.prove.exact.strategies import read_hard_cases
+from pytest_udftorch.swap.library import description
+from pytest_udftorch.swap.patch import folder as patches
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.toolchain import cache, cuda_form
+from pytest_udftorch.swap.toolchain.compiler import Compiler
+from pytest_udftorch.swap.toolchain.job import Job, Made, _stored
 
 
 @dataclass(frozen=True)
@@ -487,11 +487,11 @@ def _reads(*readers: Callable[[], object]) -> None:
 
 
 def _read_options(data: bytes, folder: Path) -> None:
-    from pytest_udftorch.build.toolchain import resolve_cpu_level
     from pytest_udftorch.plugin.options import Options
     from pytest_udftorch.plugin.targets import Targets
-    from pytest_udftorch.session import ranks, startup
-    from pytest_udftorch.session.asked import as_path_or_name, names_in
+    from pytest_udftorch.swap.session import ranks, startup
+    from pytest_udftorch.swap.session.option_values import as_path_or_name, names_in
+    from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
     said = _arguments(data)
 
@@ -590,14 +590,14 @@ _QUICK = ("eager", "channels_last", "fused")
 
 def _quick(executors: Any) -> bool:
     given = executors if isinstance(executors, list | tuple) else [executors]
-    from pytest_udftorch.planning.executors import registered
+    from pytest_udftorch.measure.planning.executors import registered
 
     slow = set(registered()) - {"eager"}
     return not any(isinstance(e, str) and e.split("+")[0] in slow for e in given)
 
 
 def _call_pair(data: bytes, folder: Path) -> None:
-    from pytest_udftorch.planning.pairs import model_pair
+    from pytest_udftorch.measure.planning.pairs import model_pair
 
     said = _arguments(data)
     given = {k: _pair_value(v) for k, v in said.items()}

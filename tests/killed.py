@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_udftorch.build import cache
-from pytest_udftorch.build.job import Job, Step, compile_job
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import Compiler, find_compiler
 from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.swap.toolchain import cache
+from pytest_udftorch.swap.toolchain.compiler import Compiler, find_compiler
+from pytest_udftorch.swap.toolchain.job import Job, Step, compile_job
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 #: Events of the file system, and calls that raise none and are wrapped.
 STEPS = {

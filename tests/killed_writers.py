@@ -20,8 +20,8 @@ from killed import Scenario
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import ProfileLossWarning, UdfError
-from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.verify.certificate import Certificate
+from pytest_udftorch.prove.verify.certificate import Certificate
+from pytest_udftorch.swap.records.profile import Profile
 
 #: Chunks of 2**8 inputs around 1.
 CHUNKS = range(0x3F8000, 0x3F8004)
@@ -46,7 +46,7 @@ def _command(*arguments: object) -> str:
 
 def verify(folder: Path, library: Path) -> bytes:
     """Verify some chunks; return the certificate without its date and duration."""
-    from pytest_udftorch.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load
 
     path = folder / "exp.float32.certificate.json"
     if path.exists():
@@ -68,7 +68,7 @@ def _check_verified(certificate: Certificate) -> bytes:
 
 
 def _warm_verify(library: Path) -> None:
-    from pytest_udftorch.verify.schedule import Request, make_schedule
+    from pytest_udftorch.prove.verify.schedule import Request, make_schedule
 
     make_schedule(str(library), "exp", Request(chunk_bits=8, reference="libm"))
 
@@ -81,7 +81,7 @@ PARTS = {"one": 10, "two": 100, "three": 1000}
 
 def _counts(path: Path) -> dict[str, int]:
     """Return the elements of each part in a file; parts that it lacks are missing."""
-    from pytest_udftorch.records import file as record
+    from pytest_udftorch.swap.records import file as record
 
     cells = record.read(path).cells
     return {name: int(rows["elements"].sum()) for name, rows in cells.items() if len(rows)}
@@ -111,8 +111,8 @@ def profile(folder: Path, library: Path) -> bytes:
     import torch
 
     from pytest_udftorch import patched
-    from pytest_udftorch.profile import report
-    from pytest_udftorch.profile.export import write_text
+    from pytest_udftorch.swap.records.export import write_text
+    from pytest_udftorch.watch.profile import report
 
     _check_left(folder)
     out = folder / "out"
@@ -148,7 +148,7 @@ def _rows(found: Profile) -> list[list[object]]:
 
 
 def _forget_profiles(folder: Path) -> None:
-    from pytest_udftorch.records import file as record
+    from pytest_udftorch.swap.records import file as record
 
     record.remove_earlier(folder / "out")
 
@@ -157,9 +157,9 @@ def _warm_profile(library: Path) -> None:
     import numpy as np  # noqa: F401
     import torch
 
-    from pytest_udftorch.build.shared import build_library
-    from pytest_udftorch.profile import report  # noqa: F401
-    from pytest_udftorch.profile.observer import load_observer
+    from pytest_udftorch.swap.counting.observer import load_observer
+    from pytest_udftorch.swap.toolchain.shared_library import build_library
+    from pytest_udftorch.watch.profile import report  # noqa: F401
 
     torch.set_num_threads(1)
     build_library(library, profiled=True)
@@ -219,7 +219,7 @@ def search(folder: Path, library: Path) -> bytes:
     """
     import torch
 
-    from pytest_udftorch.oracle import Plan, oracle
+    from pytest_udftorch.measure import Plan, oracle
 
     model, x = _model()
     file = folder / "plan.json"
@@ -238,8 +238,8 @@ def search(folder: Path, library: Path) -> bytes:
 
 def plan_files(folder: Path, library: Path) -> bytes:
     """Write what a search writes, step by step, without measuring anything."""
-    from pytest_udftorch.planning.plans import StoredPlan
-    from pytest_udftorch.planning.search_record import SearchRecord
+    from pytest_udftorch.measure.planning.plans import StoredPlan
+    from pytest_udftorch.measure.planning.search_record import SearchRecord
 
     journal, file = folder / "journal.json", folder / "plan.json"
     key = {"inputs": ["float32 1x4"], "device": "cpu", "torch": "2", "executors": ["eager"]}
@@ -270,7 +270,7 @@ def _model():
 def _warm_search(library: Path) -> None:
     import torch
 
-    import pytest_udftorch.oracle  # noqa: F401
+    import pytest_udftorch.measure  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -280,7 +280,7 @@ def _warm_search(library: Path) -> None:
 
 def patch(folder: Path, library: Path) -> bytes:
     """Make a patch, unless a whole one is there; return the digests in its manifest."""
-    from pytest_udftorch.patch import folder as patches
+    from pytest_udftorch.swap.patch import folder as patches
 
     out = folder / "out"
     if out.exists():  # then the run that was killed had done its work
@@ -295,9 +295,9 @@ def patch(folder: Path, library: Path) -> bytes:
 
 
 def _warm_patch(library: Path) -> None:
-    from pytest_udftorch.build.shared import build_library
-    from pytest_udftorch.library.symbols import CPU_LEVELS
-    from pytest_udftorch.native.runtime import runtime
+    from pytest_udftorch.swap.library.symbols import CPU_LEVELS
+    from pytest_udftorch.swap.native.runtime import runtime
+    from pytest_udftorch.swap.toolchain.shared_library import build_library
 
     for name, (_, level, _) in CPU_LEVELS.items():
         if level <= runtime().cpu_level():

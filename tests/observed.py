@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.special import erf
 
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
 
 FUNCTIONS = {
     "exp": np.exp,

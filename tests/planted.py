@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_udftorch.diff import Side
+from pytest_udftorch.diagnose import Side
 
 
 def planted(operator: str, change: Callable[[Any], Any], at: int = 0, name: str = "wrong") -> Side:

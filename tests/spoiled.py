@@ -20,8 +20,8 @@ from pathlib import Path
 
 import killed
 
-from pytest_udftorch.build.toolchain import find_compiler
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
 REFUSED = b"refused: "
 

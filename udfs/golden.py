@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from pytest_udftorch import find_library
-from pytest_udftorch.build.golden import rows
-from pytest_udftorch.rounding import correctly_rounded
+from pytest_udftorch.prove import correctly_rounded
+from pytest_udftorch.swap.toolchain.golden import rows
 
 UDFS = Path(__file__).parent
 LIBRARIES = (

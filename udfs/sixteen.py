@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from pytest_udftorch import find_library
-from pytest_udftorch.exact.formats import FORMATS, decode, encode
-from pytest_udftorch.exact.rounding import mpfr_rounded
-from pytest_udftorch.exact.ziv import round_dyadic
-from pytest_udftorch.library.symbols import COMPOSITES, FUNCTIONS
+from pytest_udftorch.prove.exact.formats import FORMATS, decode, encode
+from pytest_udftorch.prove.exact.rounding import mpfr_rounded
+from pytest_udftorch.prove.exact.ziv import round_dyadic
+from pytest_udftorch.swap.library.symbols import COMPOSITES, FUNCTIONS
 
 
 def rounded_twice(function: str, inputs: np.ndarray, dtype: str) -> np.ndarray:

@@ -52,9 +52,8 @@ from benches.experiments.other_machines import (
     strata,
 )
 from pytest_udftorch import Build, UdfError, UdfLibrary, build_library, find_library
-from pytest_udftorch.build import cross_library
-from pytest_udftorch.certificates import load
-from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.prove import load
+from pytest_udftorch.swap import FUNCTIONS, cross_library
 
 #: Mantissas of each of the 512 pairs of sign and exponent; fewer for what has to differ.
 MANTISSAS: Final = {"canary": 64}

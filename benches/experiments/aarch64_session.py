@@ -93,8 +93,8 @@ def child() -> dict[str, Any]:
     import torch
 
     from pytest_udftorch import UdfError, patched
-    from pytest_udftorch.library import FUNCTIONS
-    from pytest_udftorch.session.binder import binder
+    from pytest_udftorch.swap import FUNCTIONS
+    from pytest_udftorch.swap.session.binder import binder
 
     facts: dict[str, Any] = {
         "processor": platform.machine(),
@@ -131,7 +131,7 @@ def child() -> dict[str, Any]:
 def package(folder: Path) -> Path:
     """Copy the package for aarch64 into a folder; return the folder."""
     import pytest_udftorch
-    from pytest_udftorch.native.runtime import native_file
+    from pytest_udftorch.swap.native.runtime import native_file
 
     source = Path(pytest_udftorch.__file__).parent
     made = folder / "pytest_udftorch"
@@ -142,7 +142,10 @@ def package(folder: Path) -> Path:
     for name in RUNTIME:
         objects.append(str(folder / f"{name}.o"))
         words = [CLANG, *TARGET, "-O2", "-fPIC", "-fvisibility=hidden"]
-        subprocess.run([*words, "-c", ROOT / "llvm/runtime" / name, "-o", objects[-1]], check=True)
+        subprocess.run(
+            [*words, "-c", ROOT / "pytest_udftorch/swap/native/c" / name, "-o", objects[-1]],
+            check=True,
+        )
     link = [TARGET[0], "-fuse-ld=lld", "-nostdlib", "-shared", "-Wl,-z,now", "-Wl,--no-undefined"]
     files = [str(SYSROOT / "lib" / name) for name in LIBRARIES]
     output = str(made / "_native" / "libudfrt.so")

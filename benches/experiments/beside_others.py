@@ -37,7 +37,7 @@ def _step(name: str, around: Any) -> dict[str, Any]:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.swap import training_step
 
     model, inputs = planted.make(name)
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def by_bisector(name: str, plant: Any) -> dict[str, Any]:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.swap import training_step
 
     right = list(_step(name, contextlib.nullcontext()).values())
 
@@ -251,7 +251,7 @@ def compiled_row(issue: str) -> dict[str, Any]:
     """Show one case to both tools."""
     import torch
 
-    from pytest_udftorch.diff import first_difference
+    from pytest_udftorch.diagnose import first_difference
 
     def seeded() -> Any:
         torch.manual_seed(0)

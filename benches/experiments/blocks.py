@@ -5,7 +5,7 @@ A block runs every contender once, in a random order, for the same number of ste
 training. Its sample of a contender is the median step of the run. The first steps do not count:
 they find the caches as the previous contender left them. Samples are paired within a block, so that
 a disturbance that lasts longer than a block affects all of them. Intervals are
-bootstrapped over blocks (``pytest_udftorch.statistics``).
+bootstrapped over blocks (``pytest_udftorch.measure``).
 
 :func:`against` measures differences of a percent. The base runs between any two contenders, and
 each contender is compared with the two runs of the base beside it, so that a machine that slows
@@ -33,7 +33,7 @@ from typing import Any, Final
 import torch
 
 from benches.experiments.training import Task, Training
-from pytest_udftorch.statistics import FEWEST_RUNS
+from pytest_udftorch.measure import FEWEST_RUNS
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]

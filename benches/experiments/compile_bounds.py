@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bounds of the six models: the work that they must do over the rates of the device.
 
-``python -m benches.experiments.compile_bounds OUT.json``; see ``pytest_udftorch.roofline``.
+``python -m benches.experiments.compile_bounds OUT.json``; see ``pytest_udftorch.measure``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 
 from benches.experiments.compile_models import MODELS, build, images, model_name, positive
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch import roofline
-from pytest_udftorch.timers import describe_device
+from pytest_udftorch import measure
+from pytest_udftorch.measure import describe_device
 
 
 def bounds(models, batches, device, size=224):
     """Return the ceilings, and one row for each model and batch."""
-    rates = roofline.ceilings(device)
+    rates = measure.ceilings(device)
     rows = []
     for name in models:
         model = build(name).to(device)
         for batch in batches:
-            needed = roofline.work(model, (images(batch, device, size),))
-            least = roofline.bound_ns(needed, rates)
+            needed = measure.work(model, (images(batch, device, size),))
+            least = measure.bound_ns(needed, rates)
             row = {"model": name, "batch": batch, **asdict(needed), "roofline_ns": round(least, 1)}
             rows.append(row)
     return {"ceilings": rates.to_json(), "rows": rows}

@@ -17,8 +17,7 @@ from torch import nn
 from benches.experiments import experiment
 from benches.experiments.compile_convolutions import SHAPES
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.layers import layer_times
-from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.measure import layer_times, model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "eager+channels_last", "compile"],

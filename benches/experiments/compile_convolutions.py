@@ -16,7 +16,7 @@ from torch import nn
 
 from benches.experiments import experiment
 from benches.experiments.experiment import EXECUTORS, Case, Experiment, Prepared
-from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.measure import model_pair
 
 #: Batch, channels in and out, height and width.
 SHAPES = {

@@ -17,7 +17,7 @@ import sys
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import MODELS
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.measure import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "eager+channels_last", "compile"],

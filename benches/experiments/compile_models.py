@@ -23,10 +23,16 @@ import torch
 import torchvision
 
 from benches.experiments.experiment import differing, missing_folder, save, turn
-from pytest_udftorch import UdfError, layers
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.statistics import median
-from pytest_udftorch.timers import describe_device
+from pytest_udftorch import UdfError
+from pytest_udftorch.measure import (
+    describe_device,
+    instrument_overhead,
+    layer_profile,
+    layer_subtraction,
+    layer_times,
+    median,
+    model_pair,
+)
 
 MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
 
@@ -120,13 +126,13 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_EX):
         print(f"{name} {batch}: instruments", flush=True)
-        instruments = layers.instrument_overhead(model, (x,), runs=runs, rounds=rounds)
+        instruments = instrument_overhead(model, (x,), runs=runs, rounds=rounds)
         print(f"{name} {batch}: layers", flush=True)
-        hooked = layers.layer_times(model, (x,), runs=runs, rounds=rounds).complete()
-        subtracted = layers.layer_subtraction(
+        hooked = layer_times(model, (x,), runs=runs, rounds=rounds).complete()
+        subtracted = layer_subtraction(
             model, (x,), runs=max(7, runs // 2), rounds=prefix_rounds
         ).complete()
-        profiled = layers.layer_profile(model, (x,), passes=rounds)
+        profiled = layer_profile(model, (x,), passes=rounds)
     pure = median(instruments["pure"].wall_ns)
     return {
         "model": name,

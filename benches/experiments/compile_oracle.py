@@ -25,8 +25,7 @@ from benches.experiments.compile_models import (
     there,
 )
 from benches.experiments.experiment import save, turn
-from pytest_udftorch.oracle import oracle
-from pytest_udftorch.statistics import median, ratio
+from pytest_udftorch.measure import median, oracle, ratio
 
 #: What a user can write for a whole model without this package; on CUDA, each in a CUDA graph.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")

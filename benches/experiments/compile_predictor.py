@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from benches.experiments import experiment
 from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.statistics import median
+from pytest_udftorch.measure import median, model_pair
 
 EXECUTORS = ["eager", "compile"]
 

@@ -20,8 +20,7 @@ from torchvision.models import VisionTransformer
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.layers import layer_times
-from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.measure import layer_times, model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

@@ -23,9 +23,7 @@ import triton
 import triton.language as tl
 
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.executors import capture
-from pytest_udftorch.statistics import median
-from pytest_udftorch.timers import DeviceMissingError, SyncTimer, describe_device
+from pytest_udftorch.measure import DeviceMissingError, SyncTimer, capture, describe_device, median
 
 ROW_LENGTHS = [2**k for k in range(8, 17)] + [1000, 3000, 12288, 50257]
 SIZES = [2**k for k in range(12, 29, 4)]

@@ -33,7 +33,7 @@ from benches.data import photographs
 from benches.experiments import command
 from benches.experiments.training import LENGTH, Task, Training, lenet, resnet, transformer
 from pytest_udftorch import patched
-from pytest_udftorch.diff import first_difference, record
+from pytest_udftorch.diagnose import first_difference, record
 
 #: ``deterministic`` is stock with ``torch.use_deterministic_algorithms``.
 LIBRARIES: Final = ("std", "deterministic", "corem", "repro")

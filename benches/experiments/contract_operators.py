@@ -25,7 +25,7 @@ from torch import nn
 from benches.data.models import zoo
 from benches.experiments import command
 from pytest_udftorch import patched
-from pytest_udftorch.reproducible import within_contract
+from pytest_udftorch.reproduce import within_contract
 
 #: torch's kernels and the number of threads.
 PLACES: Final = (("avx512", 1), ("avx2", 2))

@@ -37,7 +37,7 @@ from benches.experiments.cuda_digests import gpu
 from benches.experiments.cuda_training import on_gpu
 from benches.experiments.training import LENGTH, Task, Training, lenet, transformer
 from pytest_udftorch import patched
-from pytest_udftorch.replicas import GradientTree, tree_hook
+from pytest_udftorch.reproduce import GradientTree, tree_hook
 
 LIBRARIES: Final = ("std", "repro")
 #: Steps of a run, a multiple of the number of places that one with stops passes through.

@@ -29,7 +29,7 @@ from benches.data.models import zoo
 from benches.experiments import command
 from benches.experiments.cuda_digests import gpu
 from pytest_udftorch import UdfError
-from pytest_udftorch.reach import coverage
+from pytest_udftorch.swap import coverage
 
 PRECISIONS: Final = ("float32", "bfloat16")
 SEED: Final = 0

@@ -95,7 +95,7 @@ def issue_row(issue: str, device: str) -> dict[str, Any]:
     """Compare one case on the CPU and on a device."""
     import torch
 
-    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.diagnose import Side, first_difference
 
     def made() -> tuple[Any, Any]:
         torch.manual_seed(0)
@@ -123,7 +123,7 @@ def issue_row(issue: str, device: str) -> dict[str, Any]:
 def pair_row(name: str, device: str) -> dict[str, Any]:
     """Compare a training step on the CPU with that on a device."""
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.diagnose import Side, first_difference
 
     begin = time.perf_counter()
     found = first_difference(
@@ -147,7 +147,7 @@ def _step(name: str, device: str) -> None:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.swap import training_step
 
     model, inputs = planted.make(name)
     moved = torch.utils._pytree.tree_map(lambda t: t.to(device), inputs)
@@ -158,7 +158,7 @@ def _step(name: str, device: str) -> None:
 def fault_row(name: str, kind: str, device: str) -> dict[str, Any] | None:
     """Plant a fault into the run on a device; None if the model has no call that fits."""
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.diagnose import Side, first_difference
 
     scout = planted.Plant(planted.FAULTS[kind])
     with scout.around():

@@ -28,12 +28,11 @@ import triton
 
 from benches.experiments import command
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.certificates import Certificate, Run
-from pytest_udftorch.certificates import load as load_certificate
-from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.cuda import BARE
-from pytest_udftorch.library import FUNCTIONS
-from pytest_udftorch.timers import describe_device
+from pytest_udftorch.measure import describe_device
+from pytest_udftorch.prove import Certificate, Run
+from pytest_udftorch.prove import load as load_certificate
+from pytest_udftorch.swap import BARE, FUNCTIONS
+from pytest_udftorch.swap.compiled.follower import follower
 
 CANONICAL_NAN = 0x7FC00000
 SLAB_BITS = 28

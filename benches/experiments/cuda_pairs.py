@@ -32,9 +32,9 @@ from benches.experiments.cuda_digests import (
     gpu,
 )
 from pytest_udftorch import patched
-from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.library import FUNCTIONS
-from pytest_udftorch.references import Inputs, generator
+from pytest_udftorch.prove import Inputs, generator
+from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.compiled.follower import follower
 
 PAIRS = tuple(name for name, function in FUNCTIONS.items() if function.arity == 2)
 

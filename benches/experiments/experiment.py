@@ -39,11 +39,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from pytest_udftorch import UdfError
-from pytest_udftorch.statistics import FEWEST_RUNS, median
-from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
+from pytest_udftorch.measure import (
+    FEWEST_RUNS,
+    Comparison,
+    SyncTimer,
+    describe_device,
+    median,
+    require_device,
+)
 
 if TYPE_CHECKING:
-    from pytest_udftorch.pairs import ModelPair
+    from pytest_udftorch.measure import ModelPair
 
 Case = dict[str, Any]
 Call = Callable[[], Any]

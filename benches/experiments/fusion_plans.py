@@ -32,8 +32,7 @@ from torch import Tensor
 
 import pytest_udftorch
 from benches.experiments import command, fusion_jax, systemds
-from pytest_udftorch.rewriting import fused, recording
-from pytest_udftorch.timers import sync_timer
+from pytest_udftorch.measure import fused, recording, sync_timer
 
 #: What decides between floating-point results that are added in another order.
 TOLERANCE: Final = 1e-3

@@ -27,7 +27,7 @@ import numpy as np
 
 from benches.experiments import command
 from pytest_udftorch import UdfError
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap.session.binder import binder
 
 #: Family of functions -> float32 and float64 constants that tell it.
 CONSTANTS: Final[dict[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {

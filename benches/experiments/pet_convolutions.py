@@ -27,7 +27,7 @@ from torch import nn
 
 from benches.experiments import command
 from benches.experiments.rewriting_gains import DEVICES, machine
-from pytest_udftorch.rewriting import recording
+from pytest_udftorch.measure import recording
 
 BATCHES: Final = (1, 8, 32)
 IMAGE: Final = 224

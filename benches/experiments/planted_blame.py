@@ -67,7 +67,7 @@ def _sites(model: Any, inputs: Any) -> tuple[list[Any], list[str]]:
     """Return units that are alone in their layer, and layers that call no function."""
     import torch
 
-    from pytest_udftorch.blame import units_of
+    from pytest_udftorch.diagnose import units_of
 
     own = copy.deepcopy(model)
 
@@ -92,7 +92,7 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.blame import blame
+    from pytest_udftorch.diagnose import smallest_cause
     from pytest_udftorch.errors import BlameError
 
     torch.manual_seed(0)
@@ -102,7 +102,7 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
     for site in sites[:4]:
         begin = time.perf_counter()
         try:
-            found = blame("std", CANARY, _metric(model, inputs, site.layer))
+            found = smallest_cause("std", CANARY, _metric(model, inputs, site.layer))
         except BlameError as error:
             # The last bit of a function may be lost on the way to the layer's output.
             if "does not differ" in str(error):
@@ -120,13 +120,13 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
 
 def _refused(model: Any, inputs: Any, innocent: list[str], draw: random.Random) -> bool | None:
     """Tell whether a layer that calls no function is said not to differ."""
-    from pytest_udftorch.blame import blame
+    from pytest_udftorch.diagnose import smallest_cause
     from pytest_udftorch.errors import BlameError
 
     if not innocent:
         return None
     try:
-        blame("std", CANARY, _metric(model, inputs, draw.choice(innocent)))
+        smallest_cause("std", CANARY, _metric(model, inputs, draw.choice(innocent)))
     except BlameError as error:
         if "returned nothing" in str(error):  # a layer that is never called
             return None
@@ -140,7 +140,7 @@ def _refused(model: Any, inputs: Any, innocent: list[str], draw: random.Random) 
 def origin_row(name: str, kind: Any, draw: random.Random) -> dict[str, Any]:
     """Plant a number into an output of a training step."""
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_origin
+    from pytest_udftorch.diagnose import Side, first_origin
 
     value = math.nan if kind == "nan" else math.inf
 

@@ -59,7 +59,7 @@ def _debug_mode(name: str, side: Any) -> list[str]:
     from torch.utils._debug_mode import DebugMode
 
     from benches.data import planted
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.swap import training_step
 
     logs = []
     for around in (None, side):
@@ -85,13 +85,13 @@ def fault_row(name: str, kind: str, draw: random.Random) -> dict[str, Any] | Non
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.diagnose import Side, first_difference
 
     scout = planted.Plant(planted.FAULTS[kind])
     model, inputs = planted.make(name)
     with scout.around():
         torch.manual_seed(0)
-        from pytest_udftorch.reach import training_step
+        from pytest_udftorch.swap import training_step
 
         training_step(model, inputs)()
     sites = list(scout.sites)
@@ -132,7 +132,7 @@ def clean_row(name: str, side: str) -> dict[str, Any] | None:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.diagnose import Side, first_difference
 
     model, _ = planted.make(name)
     if side == "channels_last" and not any("Conv2d" in type(m).__name__ for m in model.modules()):
@@ -176,8 +176,8 @@ def memory(name: str, what: str) -> dict[str, Any]:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.diff import Side, first_difference
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.diagnose import Side, first_difference
+    from pytest_udftorch.swap import training_step
 
     training_step(*planted.make("LeNet"))()  # libraries are loaded
     # The peak so far, which that small step and the imports made, would hide what comes.

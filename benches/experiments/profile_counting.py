@@ -19,7 +19,7 @@ from benches.experiments import command
 from benches.experiments.blocks import one_thread
 from benches.experiments.training import Task, Training, lenet
 from pytest_udftorch import patched
-from pytest_udftorch.profile import Profile
+from pytest_udftorch.watch import Profile
 
 LIBRARIES = ("std", "corem")
 EPOCHS = 10

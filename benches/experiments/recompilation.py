@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from benches.experiments import command
 from pytest_udftorch import UdfError
-from pytest_udftorch.executors import by_size
+from pytest_udftorch.measure import by_size
 
 CALLS: Final = 240
 ROUNDS: Final = 5

@@ -64,8 +64,8 @@ def _empty_mode() -> Any:
 
 def row(case: str) -> dict[str, Any]:
     """Measure one model."""
-    from pytest_udftorch.diff import record
-    from pytest_udftorch.reach import training_step
+    from pytest_udftorch.diagnose import record
+    from pytest_udftorch.swap import training_step
 
     plain, empty, recorded, operators = [], [], [], 0
     with tempfile.TemporaryDirectory() as folder:

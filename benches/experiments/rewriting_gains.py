@@ -36,9 +36,7 @@ from torch import Tensor, nn
 from benches.experiments import command
 from benches.experiments.compile_transformers import Block
 from pytest_udftorch import UdfError
-from pytest_udftorch.environment import describe
-from pytest_udftorch.rewriting import recording
-from pytest_udftorch.timers import sync_timer
+from pytest_udftorch.measure import describe, recording, sync_timer
 
 BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion")
 BATCHES: Final = (1, 32)

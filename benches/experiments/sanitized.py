@@ -258,7 +258,7 @@ class Memory:
 
 
 def _inputs(hard: Path | None, arity: int) -> list[np.ndarray[Any, Any]]:
-    from pytest_udftorch.inputs import read_hard_cases
+    from pytest_udftorch.prove import read_hard_cases
 
     random = np.random.default_rng(5)
     signed = [s | sign for s in _SPECIALS for sign in (0, 1 << 31)]
@@ -303,9 +303,9 @@ def forms(overlay: str, *libraries: str) -> int:
     Without an overlay these are the forms as they are shipped, between guard pages.
     """
     from pytest_udftorch import build_library
-    from pytest_udftorch.library import FUNCTIONS
-    from pytest_udftorch.library.symbols import CPU_LEVELS
-    from pytest_udftorch.native.runtime import runtime
+    from pytest_udftorch.swap import FUNCTIONS
+    from pytest_udftorch.swap.library.symbols import CPU_LEVELS
+    from pytest_udftorch.swap.native.runtime import runtime
 
     guarded, calls = overlay == "-", 0
     levels = [n for n, (_, level, _) in CPU_LEVELS.items() if level <= runtime().cpu_level()]
@@ -331,7 +331,7 @@ def main(part: str, overlay: str, *arguments: str) -> None:
     """Run a part and print how many calls it made."""
     if overlay != "-":
         pytest_udftorch.__path__.insert(0, overlay)
-    from pytest_udftorch.native.runtime import native_file
+    from pytest_udftorch.swap.native.runtime import native_file
 
     assert overlay == "-" or native_file("libudfrt.so").is_relative_to(overlay)
     if part == "forms":

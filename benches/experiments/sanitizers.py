@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.build import find_compiler
+from pytest_udftorch.swap import find_compiler
 
 ROOT = Path(__file__).parents[2]
-RUNTIME = ROOT / "llvm/runtime"
+RUNTIME = ROOT / "pytest_udftorch/swap/native/c"
 DRIVERS = Path(__file__).parent / "native/sanitized"
 
 _FINDING = re.compile(
@@ -166,7 +166,7 @@ def driver(
 
     Args:
         name: of the driver's source.
-        sources: file names in ``llvm/runtime``.
+        sources: file names in ``pytest_udftorch/swap/native/c``.
         kit: how to build it.
         folder: where.
         mutation: the name of a source, a text that occurs in it once, and what takes its place.
@@ -239,9 +239,12 @@ def overlay(kit: Kit, folder: Path) -> Path:
     """
     native = folder / "overlay/_native"
     native.mkdir(parents=True, exist_ok=True)
-    for source in (*RUNTIME.glob("*.[ch]"), ROOT / "llvm/observer/observer.cpp"):
+    for source in (
+        *RUNTIME.glob("*.[ch]"),
+        ROOT / "pytest_udftorch/swap/native/observer/observer.cpp",
+    ):
         shutil.copy(source, native)
-    shutil.copy(ROOT / "llvm/operator/udf_operator.h", native)
+    shutil.copy(ROOT / "pytest_udftorch/swap/native/operator/udf_operator.h", native)
     _must(
         clang(), "-std=gnu17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *kit.flags,
         "-shared-libsan", *(RUNTIME / s for s in ("names.c", "udfprof.c", "udfrt.c")),

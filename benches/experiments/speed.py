@@ -31,9 +31,9 @@ import numpy as np
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native
-from pytest_udftorch.environment import caption, describe
-from pytest_udftorch.library import FUNCTIONS
-from pytest_udftorch.references import ReferenceMissingError, llvmlibc
+from pytest_udftorch.measure import caption, describe
+from pytest_udftorch.prove import ReferenceMissingError, llvmlibc
+from pytest_udftorch.swap import FUNCTIONS
 
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
 L1_ELEMENTS: Final = 4096

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.rewriting import enumerate_pairs, generate, judge_all
+from pytest_udftorch.measure import enumerate_pairs, generate, judge_all
 
 OPERATORS = 3
 #: Pruning compares pairs with each other, which takes too long for those of so many operators.

@@ -30,8 +30,7 @@ from torch import Tensor
 
 from benches.experiments import command
 from pytest_udftorch import UdfError
-from pytest_udftorch.rewriting import recording, tiled
-from pytest_udftorch.timers import sync_timer
+from pytest_udftorch.measure import recording, sync_timer, tiled
 
 TOLERANCE: Final = 1e-3
 SCHEDULES: Final = ("static", "guided", "stealing")

@@ -59,11 +59,11 @@ def _losses(name: str) -> tuple[str, Callable[[], float], Callable[[], float]]:
 
 def row(name: str) -> dict[str, Any]:
     """Search for one model."""
-    from pytest_udftorch.tolerance import tolerance
+    from pytest_udftorch.diagnose import cheapest_libraries
 
     label, metric, held_out = _losses(name)
     begin = time.perf_counter()
-    found = tolerance(metric, within=WITHIN, held_out=held_out)
+    found = cheapest_libraries(metric, within=WITHIN, held_out=held_out)
     seconds = time.perf_counter() - begin
     return {"model": label, "seconds": seconds, **found.document()}
 

@@ -26,9 +26,9 @@ from typing import Any, Final
 from benches import stored
 from benches.experiments import command
 from pytest_udftorch import UdfError
-from pytest_udftorch.library.symbols import PROCESSORS
-from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.session.binder import TORCH_OBJECTS, known_symbols
+from pytest_udftorch.swap.library.symbols import PROCESSORS
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.session.binder import TORCH_OBJECTS, known_symbols
 
 READELF: Final = os.environ.get("UDFTORCH_READELF") or "llvm-readelf-19"
 #: offset, info, type, the symbol's value, its name with its version.

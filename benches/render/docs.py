@@ -31,12 +31,11 @@ from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
-from pytest_udftorch import UdfError, reach, record
-from pytest_udftorch.certificates import Certificate, comparison_table
-from pytest_udftorch.certificates import load as load_certificate
-from pytest_udftorch.cuda import reached
-from pytest_udftorch.environment import caption
-from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch import UdfError, watch
+from pytest_udftorch.measure import caption
+from pytest_udftorch.prove import Certificate, comparison_table
+from pytest_udftorch.prove import load as load_certificate
+from pytest_udftorch.swap import FUNCTIONS, reach, reached
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -505,7 +504,7 @@ def profile_structs(results: Results) -> str:
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):
-        dtype = getattr(record, name)
+        dtype = getattr(watch, name)
         rows = []
         for field, (kind, offset, *_) in dtype.fields.items():
             # As code: Markdown reads [a][b] as a link.
@@ -515,7 +514,7 @@ def profile_structs(results: Results) -> str:
             rows.append([str(offset), f"`{field}`", text])
         parts += [f"{name}, {dtype.itemsize:,} bytes:", ""]
         parts += [*table(["offset", "field", "type"], rows), ""]
-    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(watch.EVENT_FLAGS))
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 from benches.render import charts
 from benches.render.bench_files import Bench, Row, medians
 from benches.render.charts import Axis, Bar
-from pytest_udftorch.profile import time_text
-from pytest_udftorch.report import Cell, table, text_cell
+from pytest_udftorch.watch import Cell, table, text_cell, time_text
 
 __all__ = ["PUBLISHED", "SECTIONS", "numbers"]
 

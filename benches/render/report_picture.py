@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The picture of the README: the report on LeNet, trained on MNIST under std and corem.
 
-    python -m benches.render.report_picture [--out docs/results/report.png] [--page report.html]
+    python -m benches.render.report_picture [--out docs/results/report.png] [--page watch.html]
 
 Needs Chromium. The page is the one that ``udftorch report`` writes for the same profiles.
 """
@@ -21,8 +21,8 @@ from benches.data import mnist
 from benches.data.models.lenet import LeNet
 from benches.data.samples import Samples
 from benches.render import browser
-from pytest_udftorch import patched, report
-from pytest_udftorch.profile import Profile
+from pytest_udftorch import patched, watch
+from pytest_udftorch.watch import Profile
 
 DEFAULT = Path(__file__).parents[2] / "docs" / "results" / "report.png"
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     profiles = [profile(library, digits) for library in ("std", "corem")]
     with tempfile.TemporaryDirectory() as scratch:
         page = options.page or Path(scratch) / "report.html"
-        text = report.html(profiles, title=f"LeNet on {digits.source}")
+        text = watch.html(profiles, title=f"LeNet on {digits.source}")
         page.write_text(text, encoding="utf-8")
         with browser.page(path) as tab:
             tab.size(WIDTH)

@@ -7,9 +7,9 @@
 // The body of a function F moves into an internal function F.body, and F
 // becomes the code that watches it. A scalar or vector form counts down to the
 // next call that is sampled. It compares its arguments with bounds
-// (llvm/runtime/udfprof.h) before the body and its results after it; these
+// (pytest_udftorch/swap/native/c/udfprof.h) before the body and its results after it; these
 // branches are hardly ever taken. They lead to the code of
-// llvm/runtime/observe.c, which looks closer. Instructions that make masks take
+// pytest_udftorch/swap/native/c/observe.c, which looks closer. Instructions that make masks take
 // as long as several others, so the code here uses only those it cannot do
 // without. An array form calls observe.c at once, which calls F.body on chunks.
 //

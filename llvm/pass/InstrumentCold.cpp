@@ -3,7 +3,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Calls that are sampled, timed or the first of their caller, and calls with
-// new arguments. They end in the code of llvm/runtime/observe.c.
+// new arguments. They end in the code of pytest_udftorch/swap/native/c/observe.c.
 //
 //===----------------------------------------------------------------------===//
 

@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
     """Time the operators, print the table, and write it."""
     import torch
 
-    from pytest_udftorch.compare.bench_file import FORMAT
-    from pytest_udftorch.library.description import find_library
-    from pytest_udftorch.native.machine import cpu_model
-    from pytest_udftorch.profile.export import write_text
-    from pytest_udftorch.timing import operators
+    from pytest_udftorch.measure.timing import operators
+    from pytest_udftorch.swap.library.description import find_library
+    from pytest_udftorch.swap.native.machine import cpu_model
+    from pytest_udftorch.swap.records.export import write_text
+    from pytest_udftorch.watch.compare.bench_file import FORMAT
 
     library = find_library(options.library)
     functions = operators.functions_of(library, options.functions)

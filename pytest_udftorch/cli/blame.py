@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
-from pytest_udftorch.session.asked import as_path_or_name
+from pytest_udftorch.swap.session.option_values import as_path_or_name
 
 
 def add(commands: Subparsers) -> None:
@@ -49,11 +49,11 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, print and store; fail if a cause is left over."""
-    from pytest_udftorch.blame.find import blame
     from pytest_udftorch.cli.document import store
+    from pytest_udftorch.diagnose.blame.search import smallest_cause
 
     here = Path.cwd()
-    found = blame(
+    found = smallest_cause(
         as_path_or_name(options.a, here),
         as_path_or_name(options.b, here),
         options.target,

@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
 
 def show_builds(options: argparse.Namespace) -> int:
     """List the builds in the cache, the one that was used last first."""
-    from pytest_udftorch.build import cache
+    from pytest_udftorch.swap.toolchain import cache
 
     root = cache.cache_folder()
     rows: list[dict[str, Any]] = []
@@ -72,8 +72,8 @@ def show_builds(options: argparse.Namespace) -> int:
 
 def prune_builds(options: argparse.Namespace) -> int:
     """Remove leftovers, and the builds that were used longest ago."""
-    from pytest_udftorch.build import cache
     from pytest_udftorch.errors import CacheError
+    from pytest_udftorch.swap.toolchain import cache
 
     if options.to is not None and not 0 <= options.to < float("inf"):
         raise CacheError(f"--to {options.to} is not a size in MiB. Give a number from 0.")
@@ -89,7 +89,7 @@ def prune_builds(options: argparse.Namespace) -> int:
 
 def prebuild_here(options: argparse.Namespace) -> int:
     """Build what sessions and profiles of libraries need on this machine."""
-    from pytest_udftorch import prebuild
+    from pytest_udftorch.cli import prebuild
 
     prebuild.run(prebuild.for_this_machine(options.libraries or ["corem"]))
     return 0
@@ -97,8 +97,8 @@ def prebuild_here(options: argparse.Namespace) -> int:
 
 def export_builds(options: argparse.Namespace) -> int:
     """Build, and copy the builds into a store."""
-    from pytest_udftorch import prebuild
-    from pytest_udftorch.build import prebuilt
+    from pytest_udftorch.cli import prebuild
+    from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
 
     with prebuilt.recording():
         prebuild.run(prebuild.for_this_machine(options.libraries or ["corem"]))

@@ -49,7 +49,7 @@ def _add_export(actions: Subparsers) -> None:
 
 def check_files(options: argparse.Namespace) -> int:
     """Check that files are whole, unedited, complete, and keep their claims."""
-    from pytest_udftorch.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load
 
     failures = []
     for path in options.files:
@@ -61,8 +61,8 @@ def check_files(options: argparse.Namespace) -> int:
 
 def merge_files(options: argparse.Namespace) -> int:
     """Merge certificates into one file."""
-    from pytest_udftorch.verify.certificate_file import load, save
-    from pytest_udftorch.verify.merging import merge
+    from pytest_udftorch.prove.verify.certificate_file import load, save
+    from pytest_udftorch.prove.verify.merge import merge
 
     merged = merge([load(path) for path in options.files])
     save(merged, options.out)
@@ -72,10 +72,10 @@ def merge_files(options: argparse.Namespace) -> int:
 
 def export_files(options: argparse.Namespace) -> int:
     """Write certified functions for other tools."""
-    from pytest_udftorch import whole_file
-    from pytest_udftorch.verify.certificate import CertificateExportError
-    from pytest_udftorch.verify.certificate_file import load
-    from pytest_udftorch.verify.export import fpcore, herbie_platform
+    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.prove.verify.certificate import CertificateExportError
+    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.export import fpcore, herbie_platform
 
     certificates = [load(path) for path in options.files]
     if options.fpcore:
@@ -83,7 +83,7 @@ def export_files(options: argparse.Namespace) -> int:
     else:
         text = herbie_platform(certificates)  # before the measurement, which takes longer
         if options.measure:
-            from pytest_udftorch.tolerance.cost import arithmetic_costs, costs
+            from pytest_udftorch.diagnose.tolerance.cost import arithmetic_costs, costs
 
             found = {
                 c.subject["function"]: costs(c.subject["function"], (c.subject["library"],))
@@ -104,8 +104,8 @@ def export_files(options: argparse.Namespace) -> int:
 
 def print_table(options: argparse.Namespace) -> int:
     """Print the comparison of libraries."""
-    from pytest_udftorch.verify.certificate_file import load
-    from pytest_udftorch.verify.merging import comparison_table
+    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.merge import comparison_table
 
     print(comparison_table([load(path) for path in options.files]))
     return 0

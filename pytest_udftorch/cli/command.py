@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pytest_udftorch import __version__
-from pytest_udftorch.build.progress import Progress
+from pytest_udftorch.base.optional import require
 from pytest_udftorch.cli import (
     bench,
     blame,
@@ -36,7 +36,7 @@ from pytest_udftorch.cli import (
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.optional import require
+from pytest_udftorch.swap.toolchain.progress import Progress
 
 #: In the order of the help.
 VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (

@@ -47,8 +47,9 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print the table, and write what was asked for."""
-    from pytest_udftorch.compare import change, show, sources
-    from pytest_udftorch.profile.export import write_text
+    from pytest_udftorch.swap.records.export import write_text
+    from pytest_udftorch.watch.compare import change, sources
+    from pytest_udftorch.watch.compare import views as show
 
     limits = change.limits_of(options.fail)
     paths = [options.first, *options.others]

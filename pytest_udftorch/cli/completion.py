@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_udftorch.base.optional import package
 from pytest_udftorch.cli.status import Subparsers
-from pytest_udftorch.optional import package
 
 #: Names of the arguments that are UDF libraries.
 _LIBRARIES = ("library", "libraries", "udf_lib", "against")
@@ -53,7 +53,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[Any]:
 
 def _libraries(**_: Any) -> list[str]:
     from pytest_udftorch.errors import UdfError
-    from pytest_udftorch.library.description import available_libraries
+    from pytest_udftorch.swap.library.description import available_libraries
 
     try:
         return sorted(available_libraries())

@@ -39,12 +39,13 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge one run, store it and print it; fail unless everything is swapped."""
-    from pytest_udftorch.reach import counted
+    from pytest_udftorch.diagnose.runs.files import load_step
+    from pytest_udftorch.swap.reach.coverage import coverage, save_coverage
 
-    step = counted.load_step(options.model, compiled=options.compiled)
-    found = counted.coverage(step, compiled=options.compiled)
+    step = load_step(options.model, compiled=options.compiled)
+    found = coverage(step, compiled=options.compiled)
     if options.store:
         command = f"udftorch coverage{' --compiled' * options.compiled} {options.model}"
-        counted.save_coverage({options.model: found}, options.store, command)
+        save_coverage({options.model: found}, options.store, command)
     print(found.text())
     return 0 if found.complete else FAILED

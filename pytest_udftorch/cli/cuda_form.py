@@ -23,13 +23,13 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Time both forms, print the ratios and store the means."""
-    from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, store_measurement
     from pytest_udftorch.errors import CudaFormError
+    from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, store_measurement
 
     try:
         import torch
 
-        from pytest_udftorch.timing import cuda_forms
+        from pytest_udftorch.measure.timing import cuda_forms
     except ImportError as error:
         raise CudaFormError(
             f"udftorch cuda-form needs torch and triton: {error}. Install a torch with CUDA."

@@ -13,7 +13,7 @@ from pytest_udftorch.cli.status import FAILED, Subparsers
 from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
 
 if TYPE_CHECKING:
-    from pytest_udftorch.diff.elsewhere import Subject
+    from pytest_udftorch.diagnose.runs.other_process import Subject
 
 
 def add(commands: Subparsers) -> None:
@@ -61,8 +61,8 @@ def add(commands: Subparsers) -> None:
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare, store and print; fail if the sides differ."""
     options = own_options(options, parser)
-    from pytest_udftorch.diff.find import first_difference
-    from pytest_udftorch.diff.reproducer import save_reproducer
+    from pytest_udftorch.diagnose.diff.comparison import first_difference
+    from pytest_udftorch.diagnose.diff.reproducer import save_reproducer
     from pytest_udftorch.errors import DiffSideError
 
     if options.origin:
@@ -81,7 +81,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     print(found.text())
     store(options.store, found.document())
     if options.page:
-        from pytest_udftorch.diff.drawn import save_page
+        from pytest_udftorch.diagnose.diff.drawing import save_page
 
         save_page(found, options.page)
     if options.reproducer and not found.equal:
@@ -93,7 +93,7 @@ def _subject(options: argparse.Namespace, *sides: str) -> Subject | None:
     """Return what is to be run; None if all sides are records."""
     if options.run_of is not None:
         return subject(options)
-    from pytest_udftorch.diff.sides import RECORDED
+    from pytest_udftorch.diagnose.runs.sides import RECORDED
     from pytest_udftorch.errors import DiffRunError
 
     if not all(one.startswith(RECORDED) for one in sides):
@@ -103,7 +103,7 @@ def _subject(options: argparse.Namespace, *sides: str) -> Subject | None:
 
 def _origin(options: argparse.Namespace) -> int:
     """Look for the first special number instead."""
-    from pytest_udftorch.diff.origin import first_origin
+    from pytest_udftorch.diagnose.diff.origin import first_origin
 
     found = first_origin(
         options.origin,

@@ -1,12 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``udftorch doctor``."""
+"""What works here, and why something does not: ``udftorch doctor``.
+
+Everything is looked up as the package itself would do it; nothing is compiled.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata, util
+from typing import Any, Final
 
+import pytest_udftorch
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.errors import UdfError
+
+#: Packages that parts of this one need, and what for.
+PACKAGES: Final = {
+    "torch": "everything but verifying libraries in C",
+    "triton": "functions on GPUs, and torch.compile for them",
+    "numpy": "profiles, and udftorch verify",
+    "pandas": "tables of profiles as data frames",
+    "pyarrow": "profiles as Parquet",
+    "gmpy2": "udftorch verify: the reference that decides",
+    "tqdm": "progress bars of udftorch verify",
+    "dask": "udftorch verify in several processes",
+    "numba": "UDFs written in Python",
+    "pytest-xdist": "tests in several processes",
+}
+
+#: Where a build comes from -> words.
+_WAYS: Final = {
+    "shipped": "built already, in the package",
+    "cached": "built already, in the cache",
+    "compiler": "compiled when it is first used",
+}
+
+Check = tuple[str, Callable[[], str]]
 
 
 def add(commands: Subparsers) -> None:
@@ -24,8 +57,278 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found; the status is 1 if functions cannot be swapped."""
-    from pytest_udftorch import doctor
-
-    found = doctor.facts()
-    print(json.dumps(found, indent=1) if options.json else doctor.text(found))
+    found = facts()
+    print(json.dumps(found, indent=1) if options.json else text(found))
     return 0 if found["works"][0]["works"] else FAILED
+
+
+def facts() -> dict[str, Any]:
+    """Return versions, machine, compilers, cache and what works as JSON; no host name."""
+    return {
+        "pytest_udftorch": pytest_udftorch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": _cpu(),
+        "torch": _torch(),
+        "compilers": {"clang": _reason(_clang), "C": _reason(_c_compiler)},
+        "shipped": _shipped(),
+        "cache": _reason(_cache),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "works": [_outcome(what, check) for what, check in checks()],
+    }
+
+
+def _reason(look: Callable[[], Any]) -> Any:
+    """Return what a function returns, or ``{"error": why}``."""
+    try:
+        return look()
+    except (UdfError, OSError) as error:
+        return {"error": str(error)}
+
+
+def _outcome(what: str, check: Callable[[], str]) -> dict[str, Any]:
+    try:
+        return {"what": what, "works": True, "how": check()}
+    except (UdfError, OSError, ImportError) as error:
+        return {"what": what, "works": False, "why": str(error)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> dict[str, Any]:
+    from pytest_udftorch.swap.native.machine import cpu_model
+    from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+
+    return {
+        "model": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "level": _reason(lambda: resolve_cpu_level(None)),
+    }
+
+
+def _torch() -> dict[str, Any]:
+    from pytest_udftorch.base.compat import TORCH_SEEN, torch_summary
+
+    def look() -> dict[str, Any]:
+        version, capability = torch_summary()
+        import torch
+
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return {"version": version, "kernels": capability, "gpus": gpus, "tested": TORCH_SEEN}
+
+    found: dict[str, Any] = _reason(look)
+    return found
+
+
+def _clang() -> dict[str, str]:
+    from pytest_udftorch.swap.toolchain.compiler import find_compiler
+
+    compiler = find_compiler()
+    return {"path": str(compiler.path), "version": compiler.version}
+
+
+def _c_compiler() -> dict[str, str] | None:
+    from pytest_udftorch.swap.toolchain.compiler import find_c_compiler
+
+    compiler = find_c_compiler()
+    if compiler is None:
+        return None
+    return {"path": str(compiler.path), "version": compiler.version}
+
+
+def _shipped() -> list[dict[str, Any]]:
+    from pytest_udftorch.swap.toolchain import wheel_builds
+
+    found = []
+    for store in wheel_builds.stores():
+        builds = _reason(lambda: len(wheel_builds.contents(store)))  # noqa: B023
+        found.append({"folder": str(store), "builds": builds})
+    return found
+
+
+def _cache() -> dict[str, Any]:
+    from pytest_udftorch.swap.toolchain import cache
+
+    root = cache.cache_folder()
+    stored = cache.builds(root) if root.is_dir() else []
+    place = root
+    while not place.exists():
+        place = place.parent
+    return {
+        "folder": str(root),
+        "builds": len(stored),
+        "bytes": sum(build.bytes for build in stored),
+        "limit_bytes": round(cache.limit()),
+        "writable": os.access(place, os.W_OK),
+    }
+
+
+# What works --------------------------------------------------------------------------
+
+
+def checks() -> Iterator[Check]:
+    """Yield what somebody may want to do, and a function that says how it works here.
+
+    The function raises an error if it does not work; its message says why and what to do.
+    """
+    yield "swap functions on the CPU: patched, --udf-lib", _swap
+    yield "profile: --udf-profile", _profile
+    yield "exclusive sessions: patched(exclusive=True)", _exclusive
+    yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
+    yield "overridden CPU operators run without Python (otherwise through Python)", _cpu_launch
+    yield "record and diff without Python at each operator (otherwise through Python)", _recorder
+    yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
+    yield "torch.compile on the CPU inside a session", _clang_is_there
+    yield "libraries of your own in C, and operators in C++", _clang_is_there
+    yield "libraries of your own in Python", _numba
+    yield "udftorch verify", _verify
+    yield "udftorch patch", _clang_is_there
+
+
+def _swap() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.toolchain.shared_library import available_library
+
+    import_torch()
+    return f"corem is {_WAYS[available_library('corem')]}"
+
+
+def _profile() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.counting.observer import OBSERVER
+    from pytest_udftorch.swap.toolchain.shared_library import available_library
+
+    import_torch()
+    _need("numpy")
+    ways = {available_library("corem", profiled=True), OBSERVER.available()}
+    return _WAYS["compiler" if "compiler" in ways else min(ways)]
+
+
+def _exclusive() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.session.exclusive import GATE
+
+    import_torch()
+    return _WAYS[GATE.available()]
+
+
+def _gpu() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.compiled.triton import stock_libdevice
+    from pytest_udftorch.swap.cuda.launcher import wake_triton
+    from pytest_udftorch.swap.toolchain.libdevice import available_for_gpus
+
+    _need("triton")
+    if import_torch().cuda.is_available():
+        wake_triton()
+    spec = util.find_spec("triton")
+    assert spec is not None
+    return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
+
+
+def _cpu_launch() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.cpu.direct import LAUNCHER
+
+    import_torch()
+    return _WAYS[LAUNCHER.available()]
+
+
+def _recorder() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.observe.native_recorder import RECORDER
+
+    import_torch()
+    return _WAYS[RECORDER.available()]
+
+
+def _launch() -> str:
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.cuda.direct import LAUNCHER
+
+    import_torch()
+    return _WAYS[LAUNCHER.available()]
+
+
+def _clang_is_there() -> str:
+    return f"with {_clang()['path']}"
+
+
+def _numba() -> str:
+    from pytest_udftorch.swap.toolchain.llvmlite_forms import binding
+
+    _need("numba")
+    try:
+        return _clang_is_there()
+    except UdfError:
+        binding()
+        return "with llvmlite, which Numba brings"
+
+
+def _verify() -> str:
+    from pytest_udftorch.prove.verify.reference import checker
+
+    for name in ("numpy", "gmpy2"):
+        _need(name)
+    return f"the checker is {_WAYS[checker.available_checker()]}"
+
+
+def _need(package: str) -> None:
+    if util.find_spec(package) is None:
+        raise ImportError(
+            f"{package} is not installed: it is needed for {PACKAGES[package]}. Install it: pip "
+            f"install {package}"
+        )
+
+
+# Text --------------------------------------------------------------------------------
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return the facts as lines to read."""
+    cpu, cache = found["cpu"], found["cache"]
+    lines = [
+        f"pytest_udftorch {found['pytest_udftorch']}, Python {found['python']}, {found['libc']}, "
+        f"{found['system']}",
+        f"CPU: {cpu['model']}, {cpu['cores']} cores, level {_said(cpu['level'])}",
+        f"torch: {_torch_said(found['torch'])}",
+        *(f"{name} compiler: {_said(c)}" for name, c in found["compilers"].items()),
+        *(f"shipped: {_said(s['builds'])} builds in {s['folder']}" for s in found["shipped"]),
+        f"cache: {_said(cache)}",
+        "packages: " + ", ".join(f"{n} {v or '-'}" for n, v in found["packages"].items()),
+        "",
+    ]
+    for entry in found["works"]:
+        mark = "works" if entry["works"] else "does not work"
+        lines.append(f"{mark}: {entry['what']}")
+        lines.append(f"    {entry.get('how') or entry['why']}")
+    return "\n".join(lines)
+
+
+def _torch_said(torch: Mapping[str, Any]) -> str:
+    if "error" in torch:
+        return str(torch["error"])
+    gpus = ", ".join(torch["gpus"]) or "no GPU"
+    return f"{torch['version']}, {torch['kernels']} kernels, {gpus}; tried with {torch['tested']}"
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        if "error" in value:
+            return str(value["error"])
+        if "bytes" in value:
+            return (
+                f"{value['builds']} builds, {value['bytes'] / 2**20:.1f} of "
+                f"{value['limit_bytes'] / 2**20:.0f} MiB, in {value['folder']}"
+                f"{'' if value['writable'] else ', which cannot be written'}"
+            )
+        return ", ".join(_said(v) for v in value.values() if v not in ([], ""))
+    return ", ".join(value) if isinstance(value, list) else str(value)

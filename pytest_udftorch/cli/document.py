@@ -17,7 +17,7 @@ def store(path: Path | None, document: Mapping[str, Any]) -> None:
     Raises:
         DiffReproducerError: it cannot be written.
     """
-    from pytest_udftorch import whole_file
+    from pytest_udftorch.base import whole_file
 
     if path is None:
         return

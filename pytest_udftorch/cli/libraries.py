@@ -10,7 +10,7 @@ from pytest_udftorch.cli.status import Subparsers, report_failures
 from pytest_udftorch.errors import UdfError
 
 if TYPE_CHECKING:
-    from pytest_udftorch.library.description import UdfLibrary
+    from pytest_udftorch.swap.library.description import UdfLibrary
 
 
 def add(commands: Subparsers) -> None:
@@ -28,7 +28,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print each library's functions with their dtypes, and operators with dispatch keys."""
-    from pytest_udftorch.library.description import available_libraries, find_library
+    from pytest_udftorch.swap.library.description import available_libraries, find_library
 
     if options.libraries:
         for which in options.libraries:

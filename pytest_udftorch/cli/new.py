@@ -23,7 +23,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the folder, and say what to do next."""
-    from pytest_udftorch import scaffold
+    from pytest_udftorch.cli import scaffold
 
     for path in scaffold.make(options.folder):
         print(path)

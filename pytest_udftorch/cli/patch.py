@@ -35,7 +35,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make, verify or undo a patch."""
     from pytest_udftorch.errors import UnknownLibraryError
-    from pytest_udftorch.patch import folder
+    from pytest_udftorch.swap.patch import folder
 
     if options.verify:
         failures = folder.verify(options.verify)

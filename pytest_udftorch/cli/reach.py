@@ -30,7 +30,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the table, store it and print it."""
-    from pytest_udftorch.reach import table as reach
+    from pytest_udftorch.swap.reach import table as reach
 
     rows = reach.table(options.operators, options.store)
     print(reach.terminal(rows))

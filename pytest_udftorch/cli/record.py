@@ -46,9 +46,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
-    from pytest_udftorch.diff.kernels import of_compiled
-    from pytest_udftorch.diff.recorded import record
-    from pytest_udftorch.reach.native_recorder import why_not
+    from pytest_udftorch.diagnose.diff.kernels import of_compiled
+    from pytest_udftorch.diagnose.diff.record import record
+    from pytest_udftorch.swap.observe.native_recorder import why_not
 
     found = record(
         options.out,

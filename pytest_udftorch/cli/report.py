@@ -52,9 +52,9 @@ def needs(options: argparse.Namespace) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Read profiles; print the short form, and write what was asked for."""
-    from pytest_udftorch.profile import report
-    from pytest_udftorch.profile.aggregate import load_all
-    from pytest_udftorch.profile.export import write_text
+    from pytest_udftorch.swap.records.export import write_text
+    from pytest_udftorch.swap.records.profile import load_all
+    from pytest_udftorch.watch.profile import report
 
     for path in options.paths:
         if path.suffix == ".json":

@@ -51,11 +51,12 @@ def needs(options: argparse.Namespace) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Check and build the library; then become the program."""
-    from pytest_udftorch.build.shared import build_library
-    from pytest_udftorch.build.toolchain import resolve_cpu_level
     from pytest_udftorch.errors import ProfileDepthError, SessionStateError
-    from pytest_udftorch.session import asked, startup
-    from pytest_udftorch.session.session import patched
+    from pytest_udftorch.swap.session import option_values as asked
+    from pytest_udftorch.swap.session import startup
+    from pytest_udftorch.swap.session.session import patched
+    from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+    from pytest_udftorch.swap.toolchain.shared_library import build_library
 
     program: list[str] = options.file
     for flag, words in (("-m", options.module), ("-c", options.code)):

@@ -48,11 +48,11 @@ def add(commands: Subparsers) -> None:
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Count, store and print; fail if an output has too few bits."""
     options = own_options(options, parser)
-    from pytest_udftorch import whole_file
+    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
     from pytest_udftorch.errors import SensitivityError
-    from pytest_udftorch.sensitivity.find import sensitivity
 
-    found = sensitivity(
+    found = significant_bits(
         make=subject(options),
         perturb=options.perturb,
         functions=_names(options.functions),

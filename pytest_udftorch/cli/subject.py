@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.errors import DiffRunError
 
 if TYPE_CHECKING:
-    from pytest_udftorch.diff.elsewhere import Subject
+    from pytest_udftorch.diagnose.runs.other_process import Subject
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def subject(options: argparse.Namespace) -> Subject:
         CoverageError: there is no such function.
         DiffRunError: there is no such script, or a number is out of range.
     """
-    from pytest_udftorch.diff.elsewhere import Subject
+    from pytest_udftorch.diagnose.runs.other_process import Subject
 
     if options.steps < 1:
         raise DiffRunError(f"--steps {options.steps} runs nothing. Give 1 or more.")

@@ -53,11 +53,11 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, store and print; fail if the answer does not hold."""
-    from pytest_udftorch import whole_file
+    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.diagnose.tolerance.ladder import LADDER, cheapest_libraries
     from pytest_udftorch.errors import ToleranceError
-    from pytest_udftorch.tolerance.find import LADDER, tolerance
 
-    found = tolerance(
+    found = cheapest_libraries(
         options.metric,
         within=options.within,
         held_out=options.held_out,

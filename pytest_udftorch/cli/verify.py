@@ -121,8 +121,8 @@ def _chunk_range(text: str) -> range:
 
 def run(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
-    from pytest_udftorch.verify.find import cpu_levels, forms_of, functions_of
-    from pytest_udftorch.verify.schedule import ScheduleError
+    from pytest_udftorch.prove.verify.candidate_search import cpu_levels, forms_of, functions_of
+    from pytest_udftorch.prove.verify.schedule import ScheduleError
 
     if options.quick:
         return _sample(options)
@@ -149,8 +149,8 @@ _OF_CERTIFICATES = (
 
 def _sample(options: argparse.Namespace) -> int:
     """Sample the functions, and print a table of each."""
-    from pytest_udftorch.verify.find import functions_of
-    from pytest_udftorch.verify.quick import NoSampleError, sample
+    from pytest_udftorch.prove.verify.candidate_search import functions_of
+    from pytest_udftorch.prove.verify.quick_sample import NoSampleError, sample
 
     given = [name for name in _OF_CERTIFICATES if getattr(options, name) not in (None, False)]
     if given or options.dtype != "float32":
@@ -178,11 +178,11 @@ _OF_RUNS = (
 
 def _repeat(options: argparse.Namespace) -> int:
     """Run the runs of certificates once more, on the present builds."""
-    from pytest_udftorch.verify.again import UnwantedOptionError, repeat
-    from pytest_udftorch.verify.find import Request, functions_of
-    from pytest_udftorch.verify.run import Execution, certificate_path
-    from pytest_udftorch.verify.schedule import make_schedule
-    from pytest_udftorch.verify.workers import cluster_address
+    from pytest_udftorch.prove.verify.candidate_search import Request, functions_of
+    from pytest_udftorch.prove.verify.repetition import UnwantedOptionError, repeat
+    from pytest_udftorch.prove.verify.run import Execution, certificate_path
+    from pytest_udftorch.prove.verify.schedule import make_schedule
+    from pytest_udftorch.prove.verify.workers import cluster_address
 
     given = [name for name in _OF_RUNS if getattr(options, name) not in (None, False)]
     if given:
@@ -213,9 +213,9 @@ def _each(asked: Sequence[str] | None, every: Callable[[], Sequence[str]]) -> Se
 def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
-    from pytest_udftorch.verify import run as verify
-    from pytest_udftorch.verify.find import Request
-    from pytest_udftorch.verify.schedule import make_schedule
+    from pytest_udftorch.prove.verify import run as verify
+    from pytest_udftorch.prove.verify.candidate_search import Request
+    from pytest_udftorch.prove.verify.schedule import make_schedule
 
     request = Request(
         dtype=options.dtype,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.session.binder import binder
-from pytest_udftorch.session.startup import VARIABLE
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.session.startup import VARIABLE
 
 # Python imports each of these with the first process that it starts in this way.
 _STARTED: Final = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_udftorch.diagnose.golden.check import Judgement, check_golden, store_golden
 from pytest_udftorch.errors import GoldenError
-from pytest_udftorch.golden.check import Judgement, check_golden, store_golden
 from pytest_udftorch.plugin.parametrizing import FIXTURE
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_udftorch.compare import baseline, change, outputs, show
 from pytest_udftorch.errors import CompareLimitError, UdfError
-from pytest_udftorch.library.description import UdfLibrary, find_library
-from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.plugin.options import PROFILE
+from pytest_udftorch.swap.library.description import UdfLibrary, find_library
+from pytest_udftorch.swap.native.machine import cpu_model
+from pytest_udftorch.watch.compare import baseline, change, outputs
+from pytest_udftorch.watch.compare import views as show
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.options import Options

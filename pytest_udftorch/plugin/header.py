@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from pytest_udftorch.build.cuda_form import AUTO, DOUBLE, asked_form, gpus
-from pytest_udftorch.build.selection import Part, cuda_forms
-from pytest_udftorch.build.shared import Build
-from pytest_udftorch.library.description import is_operator
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.plugin.targets import Target
+from pytest_udftorch.swap.library.description import is_operator
+from pytest_udftorch.swap.toolchain.cuda_form import AUTO, DOUBLE, asked_form, gpus
+from pytest_udftorch.swap.toolchain.selection import Part, cuda_forms
+from pytest_udftorch.swap.toolchain.shared_library import Build
 
 
 def describe(target: Target, build: Build | None, options: Options) -> str:

@@ -18,20 +18,20 @@ from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_udftorch.diff.found import Difference
-    from pytest_udftorch.library.description import UdfLibrary
-    from pytest_udftorch.order.invariant import Invariance
-    from pytest_udftorch.order.tree import SummationTree
-    from pytest_udftorch.planning.oracle import Plan
-    from pytest_udftorch.planning.pairs import ModelPair
+    from pytest_udftorch.diagnose.diff.result import Difference
+    from pytest_udftorch.diagnose.sensitivity.result import Sensitivity
+    from pytest_udftorch.measure.planning.pairs import ModelPair
+    from pytest_udftorch.measure.planning.plan_search import Plan
+    from pytest_udftorch.measure.rewrite.boxes import Equivalence
+    from pytest_udftorch.measure.timing.timers import SyncTimer
     from pytest_udftorch.plugin.golden import GoldenValues
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switching import Switcher
-    from pytest_udftorch.reach.counted import Coverage
-    from pytest_udftorch.rewrite.boxes import Equivalence
-    from pytest_udftorch.sensitivity.found import Sensitivity
-    from pytest_udftorch.session.session import Session
-    from pytest_udftorch.timing.timers import SyncTimer
+    from pytest_udftorch.reproduce.order.invariance import Invariance
+    from pytest_udftorch.reproduce.order.tree import SummationTree
+    from pytest_udftorch.swap.library.description import UdfLibrary
+    from pytest_udftorch.swap.reach.coverage import Coverage
+    from pytest_udftorch.swap.session.session import Session
 
 _OPTIONS = pytest.StashKey[Options]()
 _SWITCHER = pytest.StashKey["Switcher"]()
@@ -144,7 +144,7 @@ def pytest_make_collect_report(
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Say how far a result is from what ``approx`` allows."""
     for approx, got in ((right, left), (left, right)):
-        if op == "==" and type(approx).__module__ == "pytest_udftorch.exact.approx":
+        if op == "==" and type(approx).__module__ == "pytest_udftorch.prove.exact.approx":
             lines: list[str] = approx.differences(got)  # type: ignore[attr-defined]
             return lines
     return None
@@ -167,7 +167,7 @@ def udf_session(request: pytest.FixtureRequest) -> Session:
         )
     session = None if switcher is None else switcher.session
     if session is None:
-        from pytest_udftorch.library.description import available_libraries
+        from pytest_udftorch.swap.library.description import available_libraries
 
         pytest.fail(
             "The fixture udf_session needs a UDF library, and none is chosen for this test. "
@@ -183,7 +183,7 @@ def udf_session(request: pytest.FixtureRequest) -> Session:
 def udf_profile(request: pytest.FixtureRequest) -> RunProfile:
     """What was counted so far: ``udf_profile.test`` in this test, ``udf_profile.run`` in the run.
 
-    Each is a :class:`pytest_udftorch.profile.Profile` of the library of the running test.
+    Each is a :class:`pytest_udftorch.watch.Profile` of the library of the running test.
     Fails if profiling is off.
     """
     profile = request.config.stash.get(_PROFILE, None)
@@ -210,7 +210,7 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
     with ExitStack() as stack:
 
         def open_session(*args: Any, **options: Any) -> Session:
-            from pytest_udftorch.session.session import patched
+            from pytest_udftorch.swap.session.session import patched
 
             for name in ("cpu_level", "cuda_form"):
                 options[name] = options.get(name) or getattr(chosen, name)
@@ -223,10 +223,10 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
 def udf_coverage() -> Callable[..., Coverage]:
     """Count which evaluations of functions a session swaps: ``udf_coverage(step).share``.
 
-    See :func:`pytest_udftorch.reach.coverage`. ``step`` runs what is to be judged; with
+    See :func:`pytest_udftorch.swap.coverage`. ``step`` runs what is to be judged; with
     ``compiled=True`` it runs compiled code.
     """
-    from pytest_udftorch.reach.counted import coverage
+    from pytest_udftorch.swap.reach.coverage import coverage
 
     return coverage
 
@@ -235,10 +235,10 @@ def udf_coverage() -> Callable[..., Coverage]:
 def udf_diff() -> Callable[..., Difference]:
     """Find the first operator that makes two runs differ: ``udf_diff(a, b, model, inputs)``.
 
-    See :func:`pytest_udftorch.diff.first_difference`. A test may assert that the result is
+    See :func:`pytest_udftorch.diagnose.first_difference`. A test may assert that the result is
     ``equal`` or ``explained``; its ``text()`` is the report.
     """
-    from pytest_udftorch.diff.find import first_difference
+    from pytest_udftorch.diagnose.diff.comparison import first_difference
 
     return first_difference
 
@@ -247,12 +247,12 @@ def udf_diff() -> Callable[..., Difference]:
 def udf_sensitivity() -> Callable[..., Sensitivity]:
     """Count the bits that rounding errors leave: ``udf_sensitivity(model, inputs).least``.
 
-    See :func:`pytest_udftorch.sensitivity.sensitivity`. ``losses`` are the operators that lose
+    See :func:`pytest_udftorch.diagnose.significant_bits`. ``losses`` are the operators that lose
     bits.
     """
-    from pytest_udftorch.sensitivity.find import sensitivity
+    from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
 
-    return sensitivity
+    return significant_bits
 
 
 @pytest.fixture
@@ -275,9 +275,9 @@ def udf_golden(request: pytest.FixtureRequest) -> GoldenValues:
 def summation_tree() -> Callable[..., SummationTree]:
     """Read the order of additions out of an operator: ``summation_tree(torch.mm, (2, 8), (8, 2))``.
 
-    See :func:`pytest_udftorch.summation.summation_tree`.
+    See :func:`pytest_udftorch.reproduce.summation_tree`.
     """
-    from pytest_udftorch.order.reveal import summation_tree
+    from pytest_udftorch.reproduce.order.masking import summation_tree
 
     return summation_tree
 
@@ -286,9 +286,9 @@ def summation_tree() -> Callable[..., SummationTree]:
 def assert_batch_invariant() -> Callable[..., Invariance]:
     """Assert that a row's result does not depend on how many rows there are.
 
-    See :func:`pytest_udftorch.summation.assert_batch_invariant`.
+    See :func:`pytest_udftorch.reproduce.assert_batch_invariant`.
     """
-    from pytest_udftorch.order.invariant import assert_batch_invariant
+    from pytest_udftorch.reproduce.order.invariance import assert_batch_invariant
 
     return assert_batch_invariant
 
@@ -297,9 +297,9 @@ def assert_batch_invariant() -> Callable[..., Invariance]:
 def assert_position_invariant() -> Callable[..., Invariance]:
     """Assert that a row's result does not depend on its position in the batch.
 
-    See :func:`pytest_udftorch.summation.assert_position_invariant`.
+    See :func:`pytest_udftorch.reproduce.assert_position_invariant`.
     """
-    from pytest_udftorch.order.invariant import assert_position_invariant
+    from pytest_udftorch.reproduce.order.invariance import assert_position_invariant
 
     return assert_position_invariant
 
@@ -308,9 +308,9 @@ def assert_position_invariant() -> Callable[..., Invariance]:
 def assert_equivalent() -> Callable[..., Equivalence]:
     """Assert that two multi-linear programs are equal: ``assert_equivalent(f, g, shapes)``.
 
-    See :func:`pytest_udftorch.rewriting.assert_equivalent`.
+    See :func:`pytest_udftorch.measure.assert_equivalent`.
     """
-    from pytest_udftorch.rewrite.boxes import assert_equivalent
+    from pytest_udftorch.measure.rewrite.boxes import assert_equivalent
 
     return assert_equivalent
 
@@ -329,7 +329,7 @@ def _or_skip(module: str, name: str) -> Callable[..., Any]:
             f"The fixture {name} needs torch, which is not installed: pip install torch.",
             pytrace=False,
         )
-    from pytest_udftorch.timing.timers import DeviceMissingError
+    from pytest_udftorch.measure.timing.timers import DeviceMissingError
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -345,7 +345,7 @@ def _or_skip(module: str, name: str) -> Callable[..., Any]:
 def sync_timer() -> Callable[..., SyncTimer]:
     """Factory of synchronised timers, ``sync_timer(device="cpu", runs=20, rounds=10)``.
 
-    See :func:`pytest_udftorch.timers.sync_timer`. ``.compare({name: call})`` times callables
+    See :func:`pytest_udftorch.measure.sync_timer`. ``.compare({name: call})`` times callables
     interleaved. Asking for CUDA on a machine without it skips the test and says why.
     """
     return _or_skip("timing.timers", "sync_timer")
@@ -355,7 +355,7 @@ def sync_timer() -> Callable[..., SyncTimer]:
 def model_pair() -> Callable[..., ModelPair]:
     """Factory of interpreted and compiled forms, ``model_pair(model, inputs, executors=...)``.
 
-    See :func:`pytest_udftorch.pairs.model_pair`. ``device="cuda"`` on a machine without CUDA
+    See :func:`pytest_udftorch.measure.model_pair`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
     return _or_skip("planning.pairs", "model_pair")
@@ -365,7 +365,7 @@ def model_pair() -> Callable[..., ModelPair]:
 def oracle() -> Callable[..., Plan]:
     """Search for the fastest way to run a model: ``oracle(model, inputs)`` returns a ``Plan``.
 
-    See :func:`pytest_udftorch.oracle.oracle`. ``device="cuda"`` on a machine without CUDA
+    See :func:`pytest_udftorch.measure.oracle`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
     return _or_skip("planning.oracle", "oracle")

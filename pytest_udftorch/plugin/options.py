@@ -214,7 +214,7 @@ def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str])
 
 def _is_path(text: str, folder: Path) -> bool:
     """Say whether an argument names tests: a path that exists, before any ``::``."""
-    from pytest_udftorch.records.layout import DEPTHS
+    from pytest_udftorch.swap.records.layout import DEPTHS
 
     path = text.partition("::")[0].partition("[")[0]
     return text not in DEPTHS and bool(path) and os.path.exists(folder / path)
@@ -297,7 +297,7 @@ def _baseline(config: pytest.Config) -> dict[str, Any]:
 
 
 def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
-    from pytest_udftorch.session.asked import as_path_or_name, separated
+    from pytest_udftorch.swap.session.option_values import as_path_or_name, separated
 
     return tuple(as_path_or_name(text, folder) for text in separated(given, folder))
 
@@ -309,8 +309,8 @@ def _given(config: pytest.Config, name: str) -> Any:
 
 
 def _require_numpy() -> None:
+    from pytest_udftorch.base.optional import require
     from pytest_udftorch.errors import PackageMissingError
-    from pytest_udftorch.optional import require
 
     try:
         require(["numpy"], "A profile (--udf-profile)")
@@ -322,7 +322,7 @@ def _depth(config: pytest.Config) -> str | None:
     depth: str | None = _given(config, "udf_profile")
     if depth is None:
         return None
-    from pytest_udftorch.records.layout import DEPTHS
+    from pytest_udftorch.swap.records.layout import DEPTHS
 
     if depth not in DEPTHS:
         raise pytest.UsageError(
@@ -351,8 +351,8 @@ def _cuda_form(config: pytest.Config) -> str | None:
     form: str | None = _given(config, "udf_cuda_form")
     if form is None:
         return None
-    from pytest_udftorch.build.cuda_form import asked_form
     from pytest_udftorch.errors import CudaFormError
+    from pytest_udftorch.swap.toolchain.cuda_form import asked_form
 
     try:
         return asked_form(form)
@@ -375,7 +375,7 @@ def _out(config: pytest.Config, profile: str | None) -> Path | None:
 
 def _names(values: Iterable[str]) -> tuple[str, ...]:
     from pytest_udftorch.errors import UnknownFunctionError
-    from pytest_udftorch.session.asked import names_in
+    from pytest_udftorch.swap.session.option_values import names_in
 
     try:
         return names_in(values)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_udftorch.compat import INDUCTOR_CODECACHE
+from pytest_udftorch.base.compat import INDUCTOR_CODECACHE
 from pytest_udftorch.plugin.options import PROFILE, Options
 from pytest_udftorch.plugin.parametrizing import TARGET
-from pytest_udftorch.profile import sights
-from pytest_udftorch.session.binder import Symbol, binder
+from pytest_udftorch.swap.counting import sights
+from pytest_udftorch.swap.session.binder import Symbol, binder
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.switching import Switcher
-    from pytest_udftorch.session.session import Session
+    from pytest_udftorch.swap.session.session import Session
 
 #: The name of what a test called among the user properties of its report.
 PROPERTY: Final = "udf_reached"
@@ -121,7 +121,7 @@ class Reached:
         session = self._switcher.session
         if not self._options.strict or session is None or session.library.name != "repro":
             return nullcontext()
-        from pytest_udftorch.contract.outside import within_contract
+        from pytest_udftorch.swap.contract.outside import within_contract
 
         return within_contract(strict=True)
 
@@ -220,9 +220,9 @@ def _measures(item: pytest.Item) -> bool:
 
 def _taken() -> tuple[list[Symbol], set[str]]:
     """Return the symbols and the functions of overrides that were called since the last time."""
-    from pytest_udftorch.cpu.loops import called
-    from pytest_udftorch.cuda.launcher import launched
-    from pytest_udftorch.cuda.table import calls
+    from pytest_udftorch.swap.cpu.loops import called
+    from pytest_udftorch.swap.cuda.launcher import launched
+    from pytest_udftorch.swap.operators.table import calls
 
     overrides = called() | {call.function for kernel in launched() for call in calls(kernel)}
     return binder().marked(), overrides

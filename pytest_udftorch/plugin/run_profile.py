@@ -18,22 +18,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_udftorch.base.whole_file import TemporaryFolder
 from pytest_udftorch.errors import NoProfileError, SessionStateError, UdfError
 from pytest_udftorch.plugin.options import PROFILE as PROPERTY
 from pytest_udftorch.plugin.options import Options
-from pytest_udftorch.profile import report, runs
-from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
-from pytest_udftorch.profile.export import write_text
-from pytest_udftorch.profile.forks import SPOOL_PREFIX
-from pytest_udftorch.profile.tables import TestFigures
-from pytest_udftorch.records import file as record
-from pytest_udftorch.whole_file import TemporaryFolder
+from pytest_udftorch.swap.counting.forks import SPOOL_PREFIX
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import runs
+from pytest_udftorch.swap.records.export import write_text
+from pytest_udftorch.swap.records.profile import Profile, by_library, load_all
+from pytest_udftorch.watch.profile import report
+from pytest_udftorch.watch.profile.tables import TestFigures
 
 if TYPE_CHECKING:
-    from pytest_udftorch.diff.origin import Origin
+    from pytest_udftorch.diagnose.diff.origin import Origin
     from pytest_udftorch.plugin.switching import Switcher
-    from pytest_udftorch.profile.collect import Collector
-    from pytest_udftorch.reach import Evaluations
+    from pytest_udftorch.swap import Evaluations
+    from pytest_udftorch.swap.counting.collection import Collector
 
 _WORKER_INPUT: Final = "udf_profile_out"
 
@@ -60,7 +61,7 @@ class _Counted:
         self.unknown.update(unknown)
 
     def line(self) -> str:
-        from pytest_udftorch.reach.evaluated import sentence
+        from pytest_udftorch.swap.reach.evaluations import sentence
 
         return sentence(self.asked, self.had, sorted(self.unknown))
 
@@ -233,11 +234,11 @@ class RunProfile:
         try:
             with contextlib.ExitStack() as stack:
                 if self._failing:
-                    from pytest_udftorch.diff.origin import watching
+                    from pytest_udftorch.diagnose.diff.origin import watching
 
                     origins |= {k: stack.enter_context(watching(k)) for k in self._failing}
                 if self._coverage:
-                    from pytest_udftorch.reach import evaluations
+                    from pytest_udftorch.swap import evaluations
 
                     run = stack.enter_context(evaluations())
                 result = yield

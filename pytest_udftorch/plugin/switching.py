@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from pytest_udftorch.build.shared import Build, build_library
-from pytest_udftorch.compat import torch_summary
+from pytest_udftorch.base.compat import torch_summary
 from pytest_udftorch.errors import ProfileFileError, UdfError
-from pytest_udftorch.library.description import is_operator
-from pytest_udftorch.overrides.operator_udfs import prepare
 from pytest_udftorch.plugin.header import describe
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.plugin.parametrizing import FIXTURE, TARGET, Parametrizer
 from pytest_udftorch.plugin.targets import Target, Targets
-from pytest_udftorch.session.binder import binder
-from pytest_udftorch.session.session import Session, patched
+from pytest_udftorch.swap.library.description import is_operator
+from pytest_udftorch.swap.overrides.operator_udfs import prepare
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.session.session import Session, patched
+from pytest_udftorch.swap.toolchain.shared_library import Build, build_library
 
 # pytest's option names of runs that execute no test and hence open no session.
 _DRY_RUNS = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test")
@@ -126,7 +126,7 @@ class Switcher:
 
     def _sight(self) -> None:
         """Find out as well in which operator and layer symbols are called."""
-        from pytest_udftorch.profile.sights import sighting
+        from pytest_udftorch.swap.counting.sights import sighting
 
         try:
             self._marks.enter_context(sighting())

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.description import UdfLibrary, find_library
 from pytest_udftorch.plugin.options import MARKER, Options
-from pytest_udftorch.session.asked import as_path_or_name
-from pytest_udftorch.session.session import Session, patched, whole_functions
+from pytest_udftorch.swap.library.description import UdfLibrary, find_library
+from pytest_udftorch.swap.session.option_values import as_path_or_name
+from pytest_udftorch.swap.session.session import Session, patched, whole_functions
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 
 # Compared by identity: Targets makes only one of equal targets.

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.cuda.table import BARE
+from pytest_udftorch.swap.operators.table import BARE
 
 #: Some elements less, as many, and more than a vector, a warp or a block has.
 LENGTHS = (1, 31, 33, 513, 4097)

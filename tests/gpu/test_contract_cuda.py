@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.session.session import patched
 
 triton = pytest.importorskip("triton")
 
@@ -503,7 +503,7 @@ def test_a_batch_in_other_company_gives_the_same_rows():
 
 
 def test_another_chunk_gives_other_bits(monkeypatch):
-    from pytest_udftorch.contract import gpu
+    from pytest_udftorch.swap.contract import gpu
 
     a, b = numbers(20, 300).cuda(), numbers(300, 40).cuda()
     with patched("repro"):

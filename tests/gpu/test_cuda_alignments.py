@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.cuda.launcher import launched
+from pytest_udftorch.swap.cuda.launcher import launched
 
 pytest.importorskip("triton")
 

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_udftorch.cuda.launcher import launched
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.cuda.launcher import launched
+from pytest_udftorch.swap.session.session import patched
 
 pytest.importorskip("triton")
 
@@ -322,7 +322,7 @@ def test_special_values_of_operators_of_elements():
 
 
 def test_coverage_of_a_gpu_sees_dropout_and_inverses():
-    from pytest_udftorch.reach import coverage
+    from pytest_udftorch.swap import coverage
 
     x = heads(1, 2, 64, 64).requires_grad_()
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.cuda.doubles import NAMES
-from pytest_udftorch.rounding import correctly_rounded
+from pytest_udftorch.prove import correctly_rounded
+from pytest_udftorch.swap.cuda.doubles import NAMES
 
 pytest.importorskip("triton")
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda import direct
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.cuda import direct
+from pytest_udftorch.swap.session.session import patched
 
 pytest.importorskip("triton")
 
@@ -299,7 +299,7 @@ def test_python_launches_where_it_is_asked_to(tmp_path):
         "x = torch.ones(10, device='cuda')\n"
         "with pytest_udftorch.patched('corem'):\n"
         "    torch.exp(x); print(torch.exp(x)[0].item())\n"
-        "from pytest_udftorch.cuda import direct\n"
+        "from pytest_udftorch.swap.cuda import direct\n"
         "print(direct.loaded())\n"
     )
     import os

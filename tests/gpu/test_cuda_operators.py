@@ -7,15 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.compiled.triton import stock_libdevice
-from pytest_udftorch.cuda.table import BARE, POINTWISE, overloads
-from pytest_udftorch.errors import (
-    CudaGraphCaptureError,
-    SwapMismatchError,
-    SwapReachedNothingError,
-)
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.errors import CudaGraphCaptureError, SwapMismatchError, SwapReachedNothingError
+from pytest_udftorch.swap.compiled.follower import follower
+from pytest_udftorch.swap.compiled.triton import stock_libdevice
+from pytest_udftorch.swap.operators.table import BARE, POINTWISE, overloads
+from pytest_udftorch.swap.session.session import patched
 
 triton = pytest.importorskip("triton")
 
@@ -407,7 +403,7 @@ def test_nothing_warns_at_registration():
 
 def test_a_libdevice_that_triton_does_not_use_is_noticed():
     """The check on the first use compares with the bits of the build."""
-    from pytest_udftorch.build.libdevice import libdevice_for
+    from pytest_udftorch.swap.toolchain.libdevice import libdevice_for
 
     torch.cuda.init()
     x = torch.ones(3, device="cuda")
@@ -436,7 +432,7 @@ def test_every_overload_is_overridden_only_inside():
 
 
 def test_launches_are_noted_for_the_summary_of_a_test_run():
-    from pytest_udftorch.cuda.launcher import launched
+    from pytest_udftorch.swap.cuda.launcher import launched
 
     x = torch.ones(100, device="cuda")
     with patched("corem"):

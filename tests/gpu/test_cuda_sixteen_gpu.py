@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.session.session import patched
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,7 +15,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 if torch.cuda.is_available():
-    from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded
+    from pytest_udftorch.swap.cuda.sixteen import exp2_rounded, exp_rounded
 
     @triton.jit
     def rounded(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pytest_udftorch import patched
-from pytest_udftorch.cuda.launcher import launched
+from pytest_udftorch.swap.cuda.launcher import launched
 
 pytest.importorskip("triton")
 pytest.importorskip("expecttest")  # the database of samples asks for it

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pytest_udftorch import patched
-from pytest_udftorch.cuda.launcher import launched
-from pytest_udftorch.cuda.variates import _Draws
+from pytest_udftorch.swap.cuda.launcher import launched
+from pytest_udftorch.swap.cuda.variates import _Draws
 
 pytest.importorskip("triton")
 

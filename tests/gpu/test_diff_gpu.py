@@ -8,7 +8,7 @@ import torch
 from planted import next_number, planted
 from torch import nn
 
-from pytest_udftorch.diff import first_difference, first_origin
+from pytest_udftorch.diagnose import first_difference, first_origin
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,8 +10,8 @@ import torch
 
 from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
-from pytest_udftorch.session.binder import binder
-from pytest_udftorch.session.exclusive import TIMEOUT, gate
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.session.exclusive import TIMEOUT, gate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning.in_place import SegmentBench
-from pytest_udftorch.planning.segments import Units
+from pytest_udftorch.measure.planning.segment_times import SegmentBench
+from pytest_udftorch.measure.planning.segments import Units
 
 pytestmark = [
     pytest.mark.gpu,

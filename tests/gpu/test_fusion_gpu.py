@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pytest_udftorch
-from pytest_udftorch.rewriting import recording
+from pytest_udftorch.measure import recording
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,8 +19,8 @@ COMMON = """
 import gc, sys, warnings
 import torch
 from torch import nn
-from pytest_udftorch.planning import executors
-from pytest_udftorch.planning.oracle import oracle
+from pytest_udftorch.measure.planning import executors
+from pytest_udftorch.measure.planning.plan_search import oracle
 
 warnings.simplefilter("ignore")
 torch.manual_seed(3)
@@ -36,8 +36,8 @@ def plan_for(names=("eager", "compile")):
 
 def forced():
     # Three segments, whatever is faster here.
-    from pytest_udftorch.planning.in_place import SegmentBench
-    from pytest_udftorch.planning.segments import Units
+    from pytest_udftorch.measure.planning.segment_times import SegmentBench
+    from pytest_udftorch.measure.planning.segments import Units
     units = Units(model, (x,), limit=3)
     marks = [(k, k + 1, ("eager", "compile")[k % 2]) for k in range(len(units))]
     return SegmentBench(units, (x,)).whole(marks)

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs, roofline
-from pytest_udftorch.planning import in_place
-from pytest_udftorch.planning.fusion import fuse, on_streams, trace
-from pytest_udftorch.planning.segments import Units
-from pytest_udftorch.timing.timers import SyncTimer
+from pytest_udftorch import (
+    measure,
+)
+from pytest_udftorch.measure.planning import segment_times as in_place
+from pytest_udftorch.measure.planning.fusion import fuse, on_streams, trace
+from pytest_udftorch.measure.planning.segments import Units
+from pytest_udftorch.measure.timing.timers import SyncTimer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,7 +58,7 @@ def test_executors_and_variations_agree(model, x):
         "eager+fused+channels_last+streams+cudagraph",
         "compile+fused+channels_last+cudagraph",
     ]
-    pair = pairs.model_pair(model, x, names)
+    pair = measure.model_pair(model, x, names)
     assert pair.failures == {}
     pair.check()
     timed = pair.measure(runs=6, rounds=2, warmup=2)
@@ -64,7 +66,7 @@ def test_executors_and_variations_agree(model, x):
 
 
 def test_replay_follows_its_inputs(model, x):
-    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
+    run = measure.make(measure.resolve("eager+cudagraph"), model, (x,))
     with torch.no_grad():
         for _ in range(3):
             fresh = torch.randn_like(x)
@@ -72,9 +74,9 @@ def test_replay_follows_its_inputs(model, x):
 
 
 def test_replay_refuses_other_shapes_and_dtypes(model, x):
-    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
+    run = measure.make(measure.resolve("eager+cudagraph"), model, (x,))
     for other in (x[:1], torch.cat([x, x]), x.double()):
-        with pytest.raises(executors.CapturedShapeError, match=r"captured for torch.float32\[4, 3"):
+        with pytest.raises(measure.CapturedShapeError, match=r"captured for torch.float32\[4, 3"):
             run(other)
 
 
@@ -83,7 +85,7 @@ def test_branches_on_streams_are_ordered(model):
     big = torch.randn(64, 3, 64, 64, device="cuda")
     streamed = on_streams(fuse(model, (big,)))
     plain = fuse(model, (big,))
-    run = executors.capture(streamed, (big,))
+    run = measure.capture(streamed, (big,))
     with torch.no_grad():
         for _ in range(20):
             fresh = torch.randn_like(big)
@@ -96,26 +98,26 @@ def test_work_that_cannot_be_captured_is_recorded(x):
             return x * float(x.sum().item() > 0)
 
     stream = torch.cuda.current_stream()
-    pair = pairs.model_pair(Waits().eval(), x, ["eager+cudagraph", "eager+channels_last"])
+    pair = measure.model_pair(Waits().eval(), x, ["eager+cudagraph", "eager+channels_last"])
     assert "eager+cudagraph" in pair.failures
     assert "eager+channels_last" in pair.working
     assert torch.cuda.current_stream() == stream
     assert torch.randn(3, device="cuda").isfinite().all()
-    run = executors.make(executors.resolve("eager+cudagraph"), nn.Tanh(), (x,))
+    run = measure.make(measure.resolve("eager+cudagraph"), nn.Tanh(), (x,))
     assert torch.equal(run(x), x.tanh())
 
 
 def test_inputs_on_the_cpu_cannot_be_captured():
-    with pytest.raises(executors.ExecutorUnavailableError, match="CUDA device"):
-        executors.capture(lambda t: t, (torch.zeros(1),))
+    with pytest.raises(measure.ExecutorUnavailableError, match="CUDA device"):
+        measure.capture(lambda t: t, (torch.zeros(1),))
 
 
 def test_plan_is_found_and_applied(model, x, tmp_path):
-    plan = oracle.oracle(
+    plan = measure.oracle(
         model, x, executors=["eager", "eager+fused"], runs=6, rounds=2, max_units=2
     )
     plan.save(tmp_path / "plan.json")
-    run = oracle.Plan.load(tmp_path / "plan.json").apply(model, (x,))
+    run = measure.Plan.load(tmp_path / "plan.json").apply(model, (x,))
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x), rtol=2e-3, atol=2e-3)
     assert trace(model) is not None
@@ -132,18 +134,18 @@ def test_profiler_attributes_kernels_to_their_unit():
 
 
 def test_nothing_is_faster_than_the_roofline(model, x):
-    rates = roofline.ceilings("cuda")
+    rates = measure.ceilings("cuda")
     a = torch.randn(4096, 4096, device="cuda")
     product = nn.Linear(4096, 4096, bias=False).cuda().eval()
     for layer, given in ((product, a), (model, x)):
-        least = roofline.bound_ns(roofline.work(layer, (given,)), rates)
+        least = measure.bound_ns(measure.work(layer, (given,)), rates)
         with torch.no_grad():
             timing = SyncTimer("cuda", runs=6, rounds=3).time(lambda f=layer, g=given: f(g))
         assert 0 < least < timing.median_ns
 
 
 def test_executors_of_other_packages_agree_or_say_what_is_missing(model, x):
-    pair = pairs.model_pair(model, x, ["thunder-profile", "jax"])
+    pair = measure.model_pair(model, x, ["thunder-profile", "jax"])
     pair.check()
     for name, reason in pair.failures.items():
         print(name, reason)

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.errors import CudaGraphCaptureError
-from pytest_udftorch.records import layout as fields
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.operators.table import BARE
+from pytest_udftorch.swap.records import layout as fields
+from pytest_udftorch.swap.session.session import patched
 
 pytest.importorskip("triton")
 
@@ -475,7 +475,7 @@ def test_the_histogram_takes_one_program_in_as_many():
 
 
 def test_a_saved_profile_keeps_the_device(tmp_path):
-    from pytest_udftorch.profile.aggregate import Profile
+    from pytest_udftorch.swap.records.profile import Profile
 
     x = hostile(1000)
     with patched("corem", profile=True, profile_out=tmp_path) as s:

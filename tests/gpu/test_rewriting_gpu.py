@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import oracle
-from pytest_udftorch.rewriting import recording
-from pytest_udftorch.timers import sync_timer
+from pytest_udftorch import measure
+from pytest_udftorch.measure import recording, sync_timer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -132,7 +131,7 @@ def test_plans_take_rewriting_backends_on_a_gpu():
     """They are captured in CUDA graphs, as all executors of plans are there."""
     model, x = folded(), torch.randn(8, 3, 64, 64, device="cuda")
     names = ["eager", "udf_templates", "udf_pet"]
-    plan = oracle.oracle(model, x, executors=names, opponents=[], runs=6, rounds=2, max_units=2)
+    plan = measure.oracle(model, x, executors=names, opponents=[], runs=6, rounds=2, max_units=2)
     assert set(plan.report["uniform"]) == set(names)
     fresh = plan.report.get("fresh_measurement")
     if plan.uniform is None:

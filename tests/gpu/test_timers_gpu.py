@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.timing import layers, timers
+from pytest_udftorch.measure.timing import layers, timers
 
 pytestmark = [
     pytest.mark.gpu,

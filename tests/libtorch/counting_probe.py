@@ -19,9 +19,9 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from pytest_udftorch.cuda import kernels as cuda_kernels  # noqa: E402
-from pytest_udftorch.cuda.counters import SLOT, empty_slot  # noqa: E402
-from pytest_udftorch.cuda.kernels import _count, _known, _launched  # noqa: E402
+from pytest_udftorch.swap.cuda import kernels as cuda_kernels  # noqa: E402
+from pytest_udftorch.swap.cuda.counters import SLOT, empty_slot  # noqa: E402
+from pytest_udftorch.swap.cuda.kernels import _count, _known, _launched  # noqa: E402
 
 #: What the clock of the GPU shows.
 NOW = 123

@@ -14,7 +14,7 @@ from benches.experiments import blocks, training
 from benches.experiments.profile_counting import operator_calls
 from benches.render import profile as render_profile
 from pytest_udftorch import patched
-from pytest_udftorch.timing.statistics import bootstrap, ratio
+from pytest_udftorch.measure.timing.statistics import bootstrap, ratio
 
 
 @pytest.fixture(scope="module")

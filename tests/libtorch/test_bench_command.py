@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_udftorch import cli
-from pytest_udftorch.timing import operators
+from pytest_udftorch.measure.timing import operators
 
 QUICK = ["--elements=64", "--runs=4", "--rounds=2", "--quiet"]
 

@@ -15,7 +15,7 @@ from benches.experiments import compile_bounds, compile_models, compile_oracle, 
 from benches.experiments.experiment import save
 from benches.render import compiled as render_compile
 from benches.render.docs import Results
-from pytest_udftorch import layers
+from pytest_udftorch import measure
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
 QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]
@@ -132,15 +132,15 @@ def test_a_model_in_one_unit_is_stored(small, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("method", ["layer_times", "layer_subtraction"])
 def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypatch, capsys, method):
     out = tmp_path / "models.json"
-    real = getattr(layers, method)
+    real = getattr(measure, method)
 
     def cut(*given, **options):
         return dataclasses.replace(real(*given, **options), interrupted=True)
 
-    monkeypatch.setattr(layers, method, cut)
+    monkeypatch.setattr(measure, method, cut)
     # Starting the profiler takes most of the time.
-    plain = functools.partial(layers.instrument_overhead, profiled=(False,))
-    monkeypatch.setattr(layers, "instrument_overhead", plain)
+    plain = functools.partial(measure.instrument_overhead, profiled=(False,))
+    monkeypatch.setattr(measure, "instrument_overhead", plain)
     assert compile_models.main([str(out), *QUICK, "--only", "validation"]) == 130
     assert "The same command continues" in capsys.readouterr().err
     assert not out.exists()

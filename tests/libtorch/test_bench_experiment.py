@@ -35,7 +35,7 @@ from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Experiment, Prepared, ProcessEndedError, ResumeError
 from benches.render import experiments as render_experiments
 from benches.render.bench_report import BenchFormatError
-from pytest_udftorch.planning.pairs import accuracy
+from pytest_udftorch.prove.judge.accuracy import accuracy
 
 ROOT = Path(__file__).parents[2]
 

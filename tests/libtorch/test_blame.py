@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from pytest_udftorch import cli, patched
-from pytest_udftorch.blame import Unit, blame
+from pytest_udftorch.diagnose import Unit, smallest_cause
 from pytest_udftorch.errors import BlameError, UnknownLibraryError
-from pytest_udftorch.verify.line_journal import OtherRunError, UnfinishedRunError
-from pytest_udftorch.verify.workers import WorkerError
+from pytest_udftorch.prove.verify.line_journal import OtherRunError, UnfinishedRunError
+from pytest_udftorch.prove.verify.workers import WorkerError
 
 #: exp and tanh in two layers each, one of them in the backward pass as well.
 LAYERS = (nn.Softmax(-1), nn.Tanh(), nn.Softmax(-1), nn.Tanh())
@@ -36,7 +36,7 @@ def metric(layer=slice(None)):
 
 def test_one_layer_of_several_that_call_the_function_is_named():
     # The input of layer 0 is the same under both libraries; those behind it get other numbers.
-    found = blame("std", "udfs/canary", lambda: metric(0))
+    found = smallest_cause("std", "udfs/canary", lambda: metric(0))
     assert found.blamed == (Unit("exp", "0", "aten::_softmax"),)
     assert found.proved
     (cause,) = found.causes
@@ -56,7 +56,7 @@ def test_a_set_that_has_to_be_swapped_together_is_found():
     STOCK = [float(torch.tensor([0.3]).exp()), float(torch.tensor([0.3]).tanh())]
     with patched("udfs/canary"):
         assert steps() == 2
-    found = blame("std", "udfs/canary", steps, by=1.5)
+    found = smallest_cause("std", "udfs/canary", steps, by=1.5)
     assert {u.function for u in found.blamed} == {"exp", "tanh"}
     assert len(found.causes) == 1
     assert found.proved
@@ -67,10 +67,10 @@ def test_independent_causes_are_named_one_after_the_other():
     def both():
         return X.exp(), X.tanh()
 
-    found = blame("std", "udfs/canary", both)
+    found = smallest_cause("std", "udfs/canary", both)
     assert [[u.function for u in c.units] for c in found.causes] == [["exp"], ["tanh"]]
     assert found.proved
-    first = blame("std", "udfs/canary", both, causes=1)
+    first = smallest_cause("std", "udfs/canary", both, causes=1)
     assert not first.proved
     assert "There are more causes" in first.text()
 
@@ -81,7 +81,7 @@ def test_libraries_may_stand_the_other_way_round_and_gradients_count():
         x.exp().sum().backward()
         return x.grad
 
-    found = blame("udfs/canary", "std", gradient)
+    found = smallest_cause("udfs/canary", "std", gradient)
     assert found.blamed == (Unit("exp", "no module", "aten::exp"),)
     assert found.proved
 
@@ -89,13 +89,13 @@ def test_libraries_may_stand_the_other_way_round_and_gradients_count():
 def test_the_innocent_are_not_blamed_and_nothing_stays_patched():
     before = X.exp()
     # tanh differs, too, and the metric does not look at it.
-    found = blame("std", "udfs/canary", lambda: (X.tanh(), X.exp())[1])
+    found = smallest_cause("std", "udfs/canary", lambda: (X.tanh(), X.exp())[1])
     assert {u.function for u in found.blamed} == {"exp"}
     assert torch.equal(X.exp(), before)
     with pytest.raises(BlameError, match=r"does not differ between std .* and canary"):
-        blame("std", "udfs/canary", lambda: X.relu())
+        smallest_cause("std", "udfs/canary", lambda: X.relu())
     with pytest.raises(BlameError, match="does not differ by more than 1 between"):
-        blame("std", "udfs/canary", lambda: X.exp().sum(), by=1)
+        smallest_cause("std", "udfs/canary", lambda: X.exp().sum(), by=1)
     assert torch.equal(X.exp(), before)
 
 
@@ -115,23 +115,23 @@ def test_what_cannot_be_blamed_is_said():
         ("std", "udfs/canary", "no.py:metric", {}, "There is no file no.py"),
     ):
         with pytest.raises(BlameError, match=message):
-            blame(a, b, target, **options)
+            smallest_cause(a, b, target, **options)
     with pytest.raises(UnknownLibraryError):
-        blame("std", "nobody", metric)
+        smallest_cause("std", "nobody", metric)
 
 
 def test_what_calls_no_operator_is_not_taken_apart():
     library = []
 
     def outside():
-        from pytest_udftorch.session.binder import binder
+        from pytest_udftorch.swap.session.binder import binder
 
         # Asks the slots, which no operator does.
         library.append(len(binder().owners()))
         return bool(binder().held(binder().owners()[-1]))
 
     with pytest.raises(BlameError, match="watched operator by operator"):
-        blame("std", "udfs/canary", outside)
+        smallest_cause("std", "udfs/canary", outside)
 
 
 MODEL = """
@@ -185,22 +185,22 @@ def test_a_test_is_blamed_in_processes_of_its_own(folder, monkeypatch, capsys, r
     assert cli.main([*command, "--resume", "test_it.py::test_tanh"]) == 0
     assert "; 0 runs, " in capsys.readouterr().out
     with pytest.raises(UnfinishedRunError, match=r"trials are done.*--resume"):
-        blame("std", canary, "test_it.py::test_tanh", journal="journal")
+        smallest_cause("std", canary, "test_it.py::test_tanh", journal="journal")
     with pytest.raises(OtherRunError, match="target"):
-        blame("std", canary, "test_it.py:metric", journal="journal", resume=True)
+        smallest_cause("std", canary, "test_it.py:metric", journal="journal", resume=True)
     with pytest.raises(BlameError, match="ran no test for"):
-        blame("std", canary, "test_it.py::test_nothing", workers=1)
+        smallest_cause("std", canary, "test_it.py::test_nothing", workers=1)
     with pytest.raises(BlameError, match="0 processes run nothing"):
-        blame("std", canary, "test_it.py:metric", workers=0)
+        smallest_cause("std", canary, "test_it.py:metric", workers=0)
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(folder, monkeypatch, request):
     pytest.importorskip("distributed")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("pytest_udftorch.verify.workers.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("pytest_udftorch.prove.verify.workers.CONNECT_SECONDS", 1)
     canary = request.config.rootpath / "udfs" / "canary"
     with pytest.raises(WorkerError, match="No dask scheduler answers"):
-        blame("std", canary, "test_it.py:metric", scheduler="tcp://127.0.0.1:9")
+        smallest_cause("std", canary, "test_it.py:metric", scheduler="tcp://127.0.0.1:9")
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_workers_of_a_scheduler_do_the_same(folder, monkeypatch, request):
         ) as cluster,
     ):
         address = cluster.scheduler_address
-        found = blame("std", canary, "test_it.py:metric", scheduler=address)
-    here = blame("std", canary, "test_it.py:metric", workers=1)
+        found = smallest_cause("std", canary, "test_it.py:metric", scheduler=address)
+    here = smallest_cause("std", canary, "test_it.py:metric", workers=1)
     assert found.causes == here.causes
     assert found.proved

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors
-from pytest_udftorch.executors import by_size
-from pytest_udftorch.oracle import JournalError
-from pytest_udftorch.planning import by_size as policy
-from pytest_udftorch.planning import pairs
-from pytest_udftorch.planning.by_size import (
+from pytest_udftorch import measure
+from pytest_udftorch.measure import JournalError, by_size
+from pytest_udftorch.measure.planning import pairs
+from pytest_udftorch.measure.planning import sizes as policy
+from pytest_udftorch.measure.planning.executors import REGISTRY
+from pytest_udftorch.measure.planning.sizes import (
     ALL,
     ASIDE,
     EAGER,
@@ -26,7 +26,6 @@ from pytest_udftorch.planning.by_size import (
     Knowledge,
     Seen,
 )
-from pytest_udftorch.planning.executors import REGISTRY
 
 SECOND = 10**9
 
@@ -166,7 +165,7 @@ class Counted:
 
 def own(name, spoil=lambda y: y):
     counted = Counted(spoil)
-    executors.register(executors.Executor(name, counted))
+    measure.register(measure.Executor(name, counted))
     return counted
 
 
@@ -228,7 +227,7 @@ def test_wrong_code_is_not_used():
     def refuse(model, inputs):
         raise ValueError("no code for this")
 
-    executors.register(executors.Executor("refuses", refuse))
+    measure.register(measure.Executor("refuses", refuse))
     run = sized("refuses")
     with torch.no_grad():
         for _ in range(4):
@@ -250,7 +249,7 @@ def test_files_that_hold_something_else_are_left_alone(tmp_path):
         assert path.read_text() == text
     with pytest.raises(JournalError, match="does not exist"):
         by_size(MODEL, statistics=tmp_path / "none" / "sizes.json")
-    with pytest.raises(executors.UnknownExecutorError):
+    with pytest.raises(measure.UnknownExecutorError):
         by_size(MODEL, executor="compil")
 
 

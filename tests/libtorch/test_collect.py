@@ -18,18 +18,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from pytest_udftorch import patched
-from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.errors import (
     ObserverBuildError,
     ProfileBusyError,
     ProfileDepthError,
     SessionStateError,
 )
-from pytest_udftorch.profile import collect, forks, modules
-from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout as fields
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap.counting import collection as collect
+from pytest_udftorch.swap.counting import forks, modules
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout as fields
+from pytest_udftorch.swap.records.profile import Profile
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 SOURCE = """
 #include <math.h>
@@ -844,8 +845,9 @@ def test_no_profile_where_none_was_asked_for(library):
 
 
 def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypatch):
-    from pytest_udftorch.build import torch_part
-    from pytest_udftorch.profile import collect, observer
+    from pytest_udftorch.swap.counting import collection as collect
+    from pytest_udftorch.swap.counting import observer
+    from pytest_udftorch.swap.toolchain import torch_part
 
     broken = tmp_path / "observer.cpp"
     broken.write_text("#include <no/such/header.h>\n")
@@ -875,8 +877,8 @@ def test_without_a_profile_the_build_is_the_ordinary_one(library):
 
 def test_records_have_the_layout_of_the_header(tmp_path):
     """The dtypes of records/layout.py against the compiler's view of udfprof.h."""
-    from pytest_udftorch.native.manifest import WATCHED
-    from pytest_udftorch.native.runtime import native_file
+    from pytest_udftorch.swap.native.manifest import WATCHED
+    from pytest_udftorch.swap.native.runtime import native_file
 
     pairs = {
         "cell_record": (
@@ -936,7 +938,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
     include = native_file("udfprof.h").parent
-    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
     done = subprocess.run(
         [find_compiler().path, "-fsyntax-only", f"-I{include}", source],

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_udftorch import compat
-from pytest_udftorch.compiled.follower import Follower
+from pytest_udftorch.base import compat
 from pytest_udftorch.errors import PrivateNameError
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.compiled.follower import Follower
+from pytest_udftorch.swap.session.session import patched
 
 
 def names() -> list[compat.PrivateName]:

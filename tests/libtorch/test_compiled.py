@@ -16,14 +16,14 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch.nn import functional as F
 
 import pytest_udftorch
-from pytest_udftorch import compat
-from pytest_udftorch.build.bitcode import targets
-from pytest_udftorch.compiled import dynamo
-from pytest_udftorch.compiled.follower import STOCK, follower
-from pytest_udftorch.compiled.inductor import METADATA
+from pytest_udftorch.base import compat
 from pytest_udftorch.errors import CompiledElsewhereError, CompileRunningError
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.compiled import dynamo
+from pytest_udftorch.swap.compiled.follower import STOCK, follower
+from pytest_udftorch.swap.compiled.inductor import METADATA
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.swap.toolchain.bitcode import targets
 
 UNARY = tuple(
     name for name in find_library("corem").function_names if name not in ("pow", "atan2", "hypot")
@@ -293,8 +293,8 @@ def test_a_compiler_that_is_imported_inside_the_session_is_reached_too():
 
 
 def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp_path):
-    from pytest_udftorch.build.bitcode import compiler_for, make_bitcode
-    from pytest_udftorch.build.selection import Part
+    from pytest_udftorch.swap.toolchain.bitcode import compiler_for, make_bitcode
+    from pytest_udftorch.swap.toolchain.selection import Part
 
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -312,8 +312,8 @@ def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp
 
 @pytest.mark.parametrize("name", ["udf.bc", "map.json"])
 def test_damaged_bitcode_is_made_again_by_the_compiler(tmp_path, name):
-    from pytest_udftorch.build.bitcode import compiler_for
-    from pytest_udftorch.build.selection import Part
+    from pytest_udftorch.swap.toolchain.bitcode import compiler_for
+    from pytest_udftorch.swap.toolchain.selection import Part
 
     (tmp_path / "udf.toml").write_text(
         '[library]\nname = "mine"\nversion = "1"\n'
@@ -335,8 +335,8 @@ def test_damaged_bitcode_is_made_again_by_the_compiler(tmp_path, name):
 
 
 def test_a_library_of_the_same_content_elsewhere_has_a_compiler_of_its_own(tmp_path):
-    from pytest_udftorch.build.bitcode import compiler_for
-    from pytest_udftorch.build.selection import Part, selection_id
+    from pytest_udftorch.swap.toolchain.bitcode import compiler_for
+    from pytest_udftorch.swap.toolchain.selection import Part, selection_id
 
     parts = []
     for name in ("here", "there"):

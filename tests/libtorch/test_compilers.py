@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs
+from pytest_udftorch import measure
 from pytest_udftorch.errors import RewriteError
-from pytest_udftorch.planning.executors import REGISTRY, openvino
-from pytest_udftorch.rewriting import recording
+from pytest_udftorch.measure import recording
+from pytest_udftorch.measure.planning.executors import REGISTRY, openvino
 
 #: Executor -> the modules that it imports.
 NEEDS = {
@@ -82,7 +82,7 @@ def registry():
 
 @pytest.mark.parametrize("name", COMPILERS)
 def test_a_compiler_agrees_and_keeps_the_signature(name, arguments):
-    pair = pairs.model_pair(Model().eval(), arguments, name)
+    pair = measure.model_pair(Model().eval(), arguments, name)
     assert pair.failures == {}
     pair.check()
     x, more, factor = arguments
@@ -99,9 +99,9 @@ def test_a_compiler_agrees_and_keeps_the_signature(name, arguments):
         result.zero_()
     assert torch.equal(x, kept)
     assert again["y"][0].abs().sum() > 0
-    with pytest.raises(executors.CapturedShapeError, match=r"compiled for float32\[2, 3, 9, 9\]"):
+    with pytest.raises(measure.CapturedShapeError, match=r"compiled for float32\[2, 3, 9, 9\]"):
         pair[name](x[:1], more, factor)
-    with pytest.raises(executors.CapturedShapeError, match=r"2\.0, but the inputs are .* 3\.0"):
+    with pytest.raises(measure.CapturedShapeError, match=r"2\.0, but the inputs are .* 3\.0"):
         pair[name](x, more, 3.0)
 
 
@@ -117,7 +117,7 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_state_is_refused(name):
-    pair = pairs.model_pair(Counting().eval(), torch.ones(3), name)
+    pair = measure.model_pair(Counting().eval(), torch.ones(3), name)
     assert "forward() writes into seen" in pair.failures[name]
 
 
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named(monkeypatch, arguments):
         for module in modules:
             monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
             monkeypatch.setitem(sys.modules, module, None)
-    pair = pairs.model_pair(nn.ReLU().eval(), torch.ones(3), list(NEEDS))
+    pair = measure.model_pair(nn.ReLU().eval(), torch.ones(3), list(NEEDS))
     assert pair.working == ["eager"]
     for name in NEEDS:
         assert "not installed" in pair.failures[name] or "does not load" in pair.failures[name]
@@ -135,7 +135,7 @@ def test_what_is_missing_is_named(monkeypatch, arguments):
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "tvm", "iree"])
 def test_formats_that_a_compiler_would_change_are_refused(name):
     x = torch.ones(3, dtype=torch.float64 if name == "openvino" else torch.bfloat16)
-    pair = pairs.model_pair(nn.ReLU().eval(), x, name)
+    pair = measure.model_pair(nn.ReLU().eval(), x, name)
     assert f"{name} serves float32" in pair.failures[name]
 
 
@@ -155,7 +155,7 @@ def test_openvino_leaves_no_files_in_the_home_folder(tmp_path, name):
     import subprocess
 
     script = (
-        "import torch\nfrom pytest_udftorch.pairs import model_pair\n"
+        "import torch\nfrom pytest_udftorch.measure import model_pair\n"
         "pair = model_pair(torch.nn.ReLU().eval(), torch.ones(3), 'openvino')\n"
         "assert not pair.failures, pair.failures\n"
     )
@@ -213,7 +213,7 @@ def test_a_wrong_compiler_is_refused_by_its_check():
 
         return run
 
-    executors.register(executors.Executor("slightly-wrong", make))
+    measure.register(measure.Executor("slightly-wrong", make))
     model = small()
     with recording() as reports:
         found = backend(model, "slightly-wrong")(X)
@@ -222,8 +222,8 @@ def test_a_wrong_compiler_is_refused_by_its_check():
     torch.compiler.reset()
     with pytest.raises(RewriteError, match="does not pass its check"):
         backend(model, "slightly-wrong", strict=True)(X)
-    pair = pairs.model_pair(nn.Sequential(model, nn.Identity()).eval(), X, "slightly-wrong")
-    with pytest.raises(pairs.DisagreementError, match="slightly-wrong"):
+    pair = measure.model_pair(nn.Sequential(model, nn.Identity()).eval(), X, "slightly-wrong")
+    with pytest.raises(measure.DisagreementError, match="slightly-wrong"):
         pair.check()
 
 
@@ -232,13 +232,13 @@ def test_a_compiler_that_fails_leaves_the_graph_alone():
     def refuse(model, inputs):
         raise ValueError("no such operator")
 
-    executors.register(executors.Executor("refuses", refuse))
+    measure.register(measure.Executor("refuses", refuse))
     model = small()
     with recording() as reports:
         assert torch.equal(backend(model, "refuses")(X), model(X))
     assert "no such operator" in reports[0].left_alone
     torch.compiler.reset()
-    with pytest.raises(executors.UnknownExecutorError, match="onnxruntim"):
+    with pytest.raises(measure.UnknownExecutorError, match="onnxruntim"):
         backend(model, "onnxruntim")(X)
 
 
@@ -246,6 +246,6 @@ def test_a_compiler_that_fails_leaves_the_graph_alone():
 @pytest.mark.parametrize("name", [of("openvino"), of("onnxruntime")])
 def test_it_is_a_candidate_of_plans(name):
     model = nn.Sequential(small()[:3], nn.Conv2d(4, 4, 1), nn.ReLU()).eval()
-    plan = oracle.oracle(model, X, executors=["eager", name], runs=6, rounds=2)
+    plan = measure.oracle(model, X, executors=["eager", name], runs=6, rounds=2)
     assert name in str(plan.report)
     torch.testing.assert_close(plan.apply(model)(X), model(X))

@@ -16,12 +16,12 @@ from parameters import mostly_slow
 from torch.nn import functional as F
 
 from pytest_udftorch import errors, find_library, patched
-from pytest_udftorch.cpu.amended import amended
-from pytest_udftorch.cpu.composites import operator
-from pytest_udftorch.exact.formats import FORMATS, canonical
-from pytest_udftorch.exact.rounding import mpfr_rounded
-from pytest_udftorch.library.symbols import COMPOSITES
-from pytest_udftorch.rounding import assert_bitwise_same, assert_correctly_rounded
+from pytest_udftorch.prove import assert_bitwise_same, assert_correctly_rounded
+from pytest_udftorch.prove.exact.formats import FORMATS, canonical
+from pytest_udftorch.prove.exact.rounding import mpfr_rounded
+from pytest_udftorch.swap.cpu.composites import operator
+from pytest_udftorch.swap.cpu.corrections import amended
+from pytest_udftorch.swap.library.symbols import COMPOSITES
 
 NAMES = tuple(COMPOSITES)
 
@@ -206,7 +206,7 @@ def test_every_result_in_sixteen_bits_is_correctly_rounded(name, dtype):
 def test_without_the_table_some_results_in_sixteen_bits_are_wrong(monkeypatch):
     with patched("corem", functions=("exp",), composites=True):
         right = sixteen("silu", "bfloat16")
-    monkeypatch.setattr("pytest_udftorch.cpu.loops.amended", lambda *_: (None, None, None))
+    monkeypatch.setattr("pytest_udftorch.swap.cpu.loops.amended", lambda *_: (None, None, None))
     with patched("corem", functions=("exp",), composites=True):
         assert np.count_nonzero(sixteen("silu", "bfloat16") != right) == 128
 

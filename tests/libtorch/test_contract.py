@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.contract import norms, products, sums, variates
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.summation import assert_batch_invariant, summation_tree
+from pytest_udftorch.reproduce import assert_batch_invariant, summation_tree
+from pytest_udftorch.swap.contract import norms, products, sums, variates
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]

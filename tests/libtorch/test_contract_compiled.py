@@ -14,9 +14,10 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from pytest_udftorch import compat, patched
-from pytest_udftorch.compiled import inductor
-from pytest_udftorch.contract import outside
+from pytest_udftorch import patched
+from pytest_udftorch.base import compat
+from pytest_udftorch.swap.compiled import inductor
+from pytest_udftorch.swap.contract import outside
 
 
 def trained(*, compiled):

@@ -25,7 +25,7 @@ def ptx(name, kinds, constants, home=None):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pytest_udftorch.contract import triton_kernels
+    from pytest_udftorch.swap.contract import triton_kernels
 
     function = getattr(home or triton_kernels, name)
     signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
@@ -59,7 +59,7 @@ def test_sums_only_add():
 
 
 def test_normal_variates_take_no_approximation():
-    from pytest_udftorch.cuda import philox
+    from pytest_udftorch.swap.cuda import philox
 
     constants = {"SCALED": False, "SHIFTED": False, "WHOLE": True, "BLOCK": 256}
     kinds = {"y": "*fp32", "n": "i32", "key": "i64", "a": "fp32", "b": "fp32"}
@@ -79,8 +79,8 @@ import math, sys
 import torch, triton
 import triton.language as tl
 from pytest_udftorch import patched
-from pytest_udftorch.contract.sums import root
-from pytest_udftorch.cuda import philox
+from pytest_udftorch.swap.contract.sums import root
+from pytest_udftorch.swap.cuda import philox
 
 @triton.jit
 def variates(u, v, x, y, BLOCK: tl.constexpr):
@@ -164,7 +164,7 @@ NORMS = {
 
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_fuse_nothing(name):
-    from pytest_udftorch.contract import triton_kernels
+    from pytest_udftorch.swap.contract import triton_kernels
 
     constants = {"LANES": 8, "LOG": 6, "KIND": 2, "BLOCK": 128, "SAMPLES": 2}
     arguments = getattr(triton_kernels, name).arg_names
@@ -182,9 +182,16 @@ from itertools import product
 import torch
 import triton.language as tl
 from torch.utils._python_dispatch import TorchDispatchMode
-from pytest_udftorch.contract import gpu, launching, norms, sums, triton_kernels, upsampling
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.contract import (
+    gpu,
+    launches,
+    norms,
+    sums,
+    triton_kernels,
+    upsampling,
+)
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.library.description import find_library
 
 overridden = {udf.name for those in find_library("repro").operators.values() for udf in those}
 
@@ -202,7 +209,7 @@ def launch(self, tensors, numbers):
 def same(a, b):
     assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
-launching.Launch.run = launch
+launches.Launch.run = launch
 # The interpreter knows this sum, and is slow with others. Its own of two -0 is +0, though.
 triton_kernels._plus = tl.standard._sum_combine
 gpu._resident = lambda device: 7
@@ -281,7 +288,7 @@ for shape, gpu._CHANNEL in product(((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3,
         )
         for one, other in zip(it.batch_norm_backward(x, g, weight, *made[1:], wanted=True), wanted):
             same(one, other)
-launching.stream = lambda index: 0
+launches.stream = lambda index: 0
 for kind, count in (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3)):
     groups = [[torch.rand(n) + 0.5 for _ in range(count)] for n in (1, 5, 3000, 7)]
     for numbers in ([0.1, 2.0, -0.7, 3.5], [0.1] * 4):
@@ -310,13 +317,20 @@ def test_the_interpreter_gives_the_bits_of_the_cpu():
 CONVOLVED = """
 import torch
 import triton.language as tl
-from pytest_udftorch.contract import cuda_windows, gpu, launching, products, triton_kernels, windows
-from pytest_udftorch.contract.native import contract
+from pytest_udftorch.swap.contract import (
+    cuda_windows,
+    gpu,
+    launches,
+    products,
+    triton_kernels,
+    windows,
+)
+from pytest_udftorch.swap.contract.native import contract
 
 def launch(self, tensors, numbers):
     getattr(triton_kernels, self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
 
-launching.Launch.run = launch
+launches.Launch.run = launch
 gpu._resident = lambda device: 7
 made = contract()
 torch.manual_seed(0)

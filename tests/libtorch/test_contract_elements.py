@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.contract.native import contract
+from pytest_udftorch.swap.contract.native import contract
 
 F32 = np.float32
 SIZES = (1, 7, 33, 1003, 70_001)  # the last is shared out among threads

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from benches.experiments import contract_models as bench
 from benches.experiments import contract_opponents
 from pytest_udftorch import patched
-from pytest_udftorch.contract import norms, products, quick, sums
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.diff import first_difference, record
+from pytest_udftorch.diagnose import first_difference, record
+from pytest_udftorch.swap.contract import norms, products, quick, sums
+from pytest_udftorch.swap.contract.native import contract
 
 
 @pytest.fixture

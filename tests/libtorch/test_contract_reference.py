@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.cpu.operators import cpu_operators
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.cpu.operators import cpu_operators
 
 LENGTHS = [1, 2, 16, 100, 257, 1000, 4097]
 ROWS = 5

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from pytest_udftorch import patched
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.contract import norms, sums
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.contract.quick import form
+from pytest_udftorch.swap.contract import norms, sums
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.quick import form
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
 SPECIAL = [1.0, math.nan, math.inf, -math.inf, -0.0, 1e-38, 1e30]

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.contract import norms, products, scatters, sixteen, sums, variates
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.reproducible import OutsideContractError, within_contract
+from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.swap.contract import norms, products, scatters, sixteen, sums, variates
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from tests.libtorch.test_contract_operators import random, results
 from tests.libtorch.test_contract_outside import CALLS, digest
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.contract import upsampling
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.contract.upsampling import Direction, Kind, terms, upsample
-from pytest_udftorch.reproducible import OutsideContractError, within_contract
+from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.swap.contract import upsampling
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.upsampling import Direction, Kind, terms, upsample
 from tests.libtorch.test_contract_windows import LEVELS, SPECIAL, random, same
 
 #: mode -> how many directions it is for.

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.contract.windows import Geometry, convolve, weight_gradient
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.windows import Geometry, convolve, weight_gradient
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
 SPECIAL = [0.0, math.nan, math.inf, -0.0, 1e-38]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from benches.experiments import contract_operators as bench
-from pytest_udftorch.contract import products
-from pytest_udftorch.contract.native import contract
+from pytest_udftorch.swap.contract import products
+from pytest_udftorch.swap.contract.native import contract
 
 RESULTS = Path(bench.__file__).parents[1] / "results" / "contract_operators.json"
 STORED = json.loads(RESULTS.read_text(encoding="utf-8"))

@@ -13,11 +13,15 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import cli, patched
-from pytest_udftorch.cpu import operators
+from pytest_udftorch.diagnose.runs.files import load_step
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.reach import counted, coverage, definitions, formulas, training_step
-from pytest_udftorch.reach.counted import load_step, percent
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap import coverage, training_step
+from pytest_udftorch.swap.cpu import operators
+from pytest_udftorch.swap.operators import decompositions as formulas
+from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.reach import coverage as counted
+from pytest_udftorch.swap.reach.coverage import percent
+from pytest_udftorch.swap.session.binder import binder
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
 ATEN = torch.ops.aten

@@ -11,9 +11,11 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import cli
-from pytest_udftorch.compiled import inductor
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.reach import coverage, definitions, generated
+from pytest_udftorch.swap import coverage
+from pytest_udftorch.swap.compiled import inductor
+from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.reach import compiled_code as generated
 
 X = torch.linspace(-2.0, 2.0, 128).reshape(8, 16)
 

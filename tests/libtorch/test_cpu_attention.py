@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_udftorch import patched
-from pytest_udftorch.cpu import attention, operators
-from pytest_udftorch.reach import coverage
+from pytest_udftorch.swap import coverage
+from pytest_udftorch.swap.cpu import attention, operators
 
 ATEN = torch.ops.aten
 FORWARD = getattr(ATEN, attention.FORWARD)

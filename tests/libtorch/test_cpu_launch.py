@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 import pytest_udftorch
 from pytest_udftorch import patched
-from pytest_udftorch.build import torch_part
-from pytest_udftorch.cpu import direct, loops
 from pytest_udftorch.errors import CompilerNotFoundError, CpuLaunchBuildError, CpuLaunchError
-from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.swap.cpu import direct, loops
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.toolchain import torch_part
 
 ATEN = torch.ops.aten
 CPP = "run in C++"

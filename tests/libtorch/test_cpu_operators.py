@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 import pytest_udftorch
 from pytest_udftorch import patched
-from pytest_udftorch.cpu import c_source, loops, operators
-from pytest_udftorch.cuda.table import FORMULAS
-from pytest_udftorch.overrides import dispatcher
-from pytest_udftorch.overrides.dispatcher import Role, Spec
-from pytest_udftorch.overrides.python_override import PythonOverride
-from pytest_udftorch.reach import coverage
+from pytest_udftorch.swap import coverage
+from pytest_udftorch.swap.cpu import c_source, loops, operators
+from pytest_udftorch.swap.operators.table import FORMULAS
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.overrides.dispatcher import Role, Spec
+from pytest_udftorch.swap.overrides.python_override import PythonOverride
 
 ATEN = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pytest_udftorch import patched
-from pytest_udftorch.cpu import direct
-from pytest_udftorch.cpu.loops import Loops
+from pytest_udftorch.swap.cpu import direct
+from pytest_udftorch.swap.cpu.loops import Loops
 
 pytest.importorskip("expecttest")  # the database asks for it
 from torch.testing._internal.common_methods_invocations import op_db

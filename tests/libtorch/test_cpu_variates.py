@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_udftorch import patched
-from pytest_udftorch.reach import coverage
+from pytest_udftorch.swap import coverage
 
 MEANS = torch.arange(40.0)
 GENERATOR = torch.Generator()

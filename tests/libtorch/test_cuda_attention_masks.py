@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from pytest_udftorch.cuda import attention
+from pytest_udftorch.swap.cuda import attention
 
 QUERY = torch.zeros(2, 4, 6, 8)
 

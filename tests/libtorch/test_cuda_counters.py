@@ -14,17 +14,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda import counters as cuda_counters
-from pytest_udftorch.cuda import table
-from pytest_udftorch.cuda.counters import CounterRow, Counters, counters
 from pytest_udftorch.errors import ProfileDamagedError
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile, add_cells
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.cuda import counters as cuda_counters
+from pytest_udftorch.swap.cuda.counters import CounterRow, Counters, counters
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.operators import table
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.records.profile import Profile
+from pytest_udftorch.swap.records.totals import add_cells
+from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.watch.profile import report
 
 pytest.importorskip("triton")
 
@@ -240,8 +241,8 @@ def test_a_row_knows_the_functions_of_its_kernel(kernel):
 
 
 def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
-    from pytest_udftorch.cuda import alignment_kernels, cells, flash, philox
-    from pytest_udftorch.cuda import kernels as cuda_kernels
+    from pytest_udftorch.swap.cuda import alignment_kernels, cells, flash, philox
+    from pytest_udftorch.swap.cuda import kernels as cuda_kernels
 
     used = {kernel for op in table.OPERATORS for kernel in op.kernels}
     assert used | {"reciprocal", "celu"} == set(CALLS)
@@ -255,7 +256,7 @@ def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
 
 def test_kernels_over_rows_call_what_the_table_states():
     """One kernel is softmax and log_softmax; only the former has a second pass over exp."""
-    from pytest_udftorch.cuda import kernels as cuda_kernels
+    from pytest_udftorch.swap.cuda import kernels as cuda_kernels
 
     tree = ast.parse(inspect.getsource(cuda_kernels))
     for function in tree.body:

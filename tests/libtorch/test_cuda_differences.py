@@ -26,7 +26,7 @@ def test_a_planted_fault_is_named(kind):
 def test_what_an_operator_gives_on_each_side_is_shown(monkeypatch):
     # The second side gives what a GPU might: half of the digits.
     wrong = planted("aten::_log_softmax", lambda value: value.sign())
-    monkeypatch.setattr("pytest_udftorch.diff.Side", lambda name, device: wrong)
+    monkeypatch.setattr("pytest_udftorch.diagnose.Side", lambda name, device: wrong)
     row = bench.issue_row("140222", "cpu")
     assert (row["operator"], row["nearer"]) == ("aten::_log_softmax", "the CPU")
     assert row["ulp"][0] < row["ulp"][1]

@@ -8,15 +8,15 @@ import multiprocessing
 import pytest
 import torch
 
-from pytest_udftorch import compat
-from pytest_udftorch.build import torch_part
-from pytest_udftorch.cuda import direct
-from pytest_udftorch.cuda.launcher import wake_triton
-from pytest_udftorch.cuda.operators import Registration
-from pytest_udftorch.cuda.table import overloads
+from pytest_udftorch.base import compat
 from pytest_udftorch.errors import CompilerNotFoundError, CudaLaunchBuildError, CudaLaunchError
-from pytest_udftorch.overrides import dispatcher
-from pytest_udftorch.overrides.active import Active
+from pytest_udftorch.swap.cuda import direct
+from pytest_udftorch.swap.cuda.launcher import wake_triton
+from pytest_udftorch.swap.cuda.operators import Registration
+from pytest_udftorch.swap.operators.table import overloads
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.overrides.active import Active
+from pytest_udftorch.swap.toolchain import torch_part
 
 pytestmark = [
     pytest.mark.without_cuda,

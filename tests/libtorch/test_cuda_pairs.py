@@ -11,8 +11,8 @@ import torch
 
 from benches.experiments import cuda_digests, cuda_pairs
 from benches.render import cuda as render_cuda
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.verify.reference.checker import generator
+from pytest_udftorch.prove.verify.reference.checker import generator
+from pytest_udftorch.swap.session.session import patched
 
 
 @pytest.fixture(scope="module")

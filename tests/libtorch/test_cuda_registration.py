@@ -11,14 +11,14 @@ import pytest
 import torch
 from parameters import mostly_slow
 
-from pytest_udftorch.cuda.launcher import Launcher
-from pytest_udftorch.cuda.operators import CudaOperators, Registration, kernels
-from pytest_udftorch.cuda.table import OPERATORS, overloads
-from pytest_udftorch.overrides import dispatcher
-from pytest_udftorch.overrides.active import Active
-from pytest_udftorch.overrides.dispatcher import Role, Spec
-from pytest_udftorch.overrides.python_override import PythonOverride
-from pytest_udftorch.overrides.undo import Undo
+from pytest_udftorch.swap.cuda.launcher import Launcher
+from pytest_udftorch.swap.cuda.operators import CudaOperators, Registration, kernels
+from pytest_udftorch.swap.operators.table import OPERATORS, overloads
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.overrides.active import Active
+from pytest_udftorch.swap.overrides.dispatcher import Role, Spec
+from pytest_udftorch.swap.overrides.python_override import PythonOverride
+from pytest_udftorch.swap.overrides.undo import Undo
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -145,7 +145,7 @@ def ptx(kernel, signature, constants, *, counts=False):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from pytest_udftorch.cuda import kernels as cuda_kernels
+    from pytest_udftorch.swap.cuda import kernels as cuda_kernels
 
     named = {k: getattr(cuda_kernels, v) for k, v in constants.items() if isinstance(v, str)}
     constants = {**constants, **named}
@@ -246,7 +246,7 @@ def test_kernels_of_cells_and_variates_hold_the_functions_exactly(home, name):
     kinds = {**dict.fromkeys(pointers.split(), "*fp32"), **dict.fromkeys(integers.split(), "i32"),
              **dict.fromkeys("ab", "fp32")}  # fmt: skip
     with patched("corem"):
-        module = importlib.import_module(f"pytest_udftorch.cuda.{home}")
+        module = importlib.import_module(f"pytest_udftorch.swap.cuda.{home}")
         function = getattr(module, name)
         signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
         text = triton.compile(
@@ -305,7 +305,7 @@ def plain(x, y, n, a, b, c, F: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def plain_function(name):
-    from pytest_udftorch.cuda import kernels as cuda_kernels
+    from pytest_udftorch.swap.cuda import kernels as cuda_kernels
 
     # Some functions branch after two elements, the others after four.
     two = f"_{name}_by_two" in cuda_kernels._OPERATIONS

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from pytest_udftorch.cuda import sixteen
+from pytest_udftorch.swap.cuda import sixteen
 
 #: The largest relative error of ``ex2.approx.ftz.f32``.
 LARGEST = 2.0**-22

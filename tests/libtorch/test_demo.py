@@ -18,7 +18,7 @@ from benches.experiments import demo_lenet
 from benches.experiments.demo_lenet import DemoError, Observer, Settings, observed, task_of, timed
 from benches.experiments.training import Training
 from pytest_udftorch import patched
-from pytest_udftorch.timing.environment import describe
+from pytest_udftorch.swap.toolchain.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
 

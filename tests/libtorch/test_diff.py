@@ -17,10 +17,11 @@ from planted import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import Side, first_difference, save_reproducer, side, truth
-from pytest_udftorch.diff.recorder import Kept
-from pytest_udftorch.diff.truth import judged
+from pytest_udftorch.diagnose import Side, first_difference, save_reproducer, side
 from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
+from pytest_udftorch.prove.judge import truth
+from pytest_udftorch.prove.judge.truth import judged
+from pytest_udftorch.swap.observe.recorder import Kept
 
 PAGE = Path(__file__).parents[2] / "docs" / "diff.md"
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import Side, first_difference, record, record_file, save_reproducer
-from pytest_udftorch.diff.compiled import left_to_aten, smallest
+from pytest_udftorch.diagnose import Side, first_difference, record, save_reproducer
+from pytest_udftorch.diagnose.diff.compiler_bisection import left_to_aten, smallest
+from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import Side, first_origin
+from pytest_udftorch.diagnose import Side, first_origin
 from pytest_udftorch.errors import DiffSideError
 
 

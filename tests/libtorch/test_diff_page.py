@@ -13,8 +13,8 @@ import torch
 from planted import planted
 from torch import nn
 
-from pytest_udftorch.diff import Side, first_difference, save_page
-from pytest_udftorch.diff.drawn import page, shade
+from pytest_udftorch.diagnose import Side, first_difference, save_page
+from pytest_udftorch.diagnose.diff.drawing import page, shade
 from pytest_udftorch.errors import DiffReproducerError
 
 

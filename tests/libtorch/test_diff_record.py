@@ -15,21 +15,16 @@ from planted import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import (
-    digests,
-    elsewhere,
-    first_difference,
-    record,
-    record_file,
-    recorded,
-    recorder,
-    side,
-)
-from pytest_udftorch.diff.layers import Whereabouts
-from pytest_udftorch.diff.recorder import Wanted
-from pytest_udftorch.diff.work import Work
+from pytest_udftorch.base.plain_data import sealed
+from pytest_udftorch.diagnose import first_difference, record, side
+from pytest_udftorch.diagnose.diff import record as recorded
+from pytest_udftorch.diagnose.runs import other_process as elsewhere
+from pytest_udftorch.diagnose.runs import record_file
+from pytest_udftorch.diagnose.runs.work import Work
 from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
-from pytest_udftorch.plain_data import sealed
+from pytest_udftorch.swap.observe import digests, recorder
+from pytest_udftorch.swap.observe.layers import Whereabouts
+from pytest_udftorch.swap.observe.recorder import Wanted
 
 MODEL = """
     import torch

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.rewrite.finite_field import Field, prime_for
-from pytest_udftorch.rewrite.index_maps import positions_needed
-from pytest_udftorch.rewriting import EquivalenceError, assert_equivalent, equivalence
+from pytest_udftorch.measure import EquivalenceError, assert_equivalent, equivalence
+from pytest_udftorch.measure.rewrite.finite_field import Field, prime_for
+from pytest_udftorch.measure.rewrite.index_maps import positions_needed
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewriting.md"
 IMAGE, KERNEL = (2, 2, 8, 8), (4, 2, 3, 3)

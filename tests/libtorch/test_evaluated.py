@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.cpu import operators
-from pytest_udftorch.profile import report
-from pytest_udftorch.reach import evaluations
+from pytest_udftorch.swap import evaluations
+from pytest_udftorch.swap.cpu import operators
+from pytest_udftorch.watch.profile import report
 
 X = torch.linspace(-2.0, 2.0, 96).reshape(4, 24)
 

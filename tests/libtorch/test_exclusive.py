@@ -14,15 +14,11 @@ import torch
 
 from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
-from pytest_udftorch.build import torch_part
-from pytest_udftorch.errors import (
-    ExclusiveTimeoutError,
-    ObserverBuildError,
-    SessionStateError,
-)
-from pytest_udftorch.session import exclusive
-from pytest_udftorch.session.binder import binder
-from pytest_udftorch.session.exclusive import TIMEOUT, gate
+from pytest_udftorch.errors import ExclusiveTimeoutError, ObserverBuildError, SessionStateError
+from pytest_udftorch.swap.session import exclusive
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.session.exclusive import TIMEOUT, gate
+from pytest_udftorch.swap.toolchain import torch_part
 
 X = torch.linspace(-5.0, 5.0, 1001)
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import oracle
-from pytest_udftorch.planning import plans
-from pytest_udftorch.planning.executor import CapturedShapeError
-from pytest_udftorch.planning.fusion import UntraceableModelError, trace
-from pytest_udftorch.planning.segments import Units
+from pytest_udftorch import measure
+from pytest_udftorch.measure.planning import plans
+from pytest_udftorch.measure.planning.executor import CapturedShapeError
+from pytest_udftorch.measure.planning.fusion import UntraceableModelError, trace
+from pytest_udftorch.measure.planning.segments import Units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -149,7 +149,7 @@ def test_control_flow_on_shapes_and_convolutions_are_cut():
 
 def test_a_plan_of_exported_units_is_kept_and_applied_to_other_weights(inputs, tmp_path):
     model = Transformer().eval()
-    plan = oracle.oracle(model, inputs, **QUICK)
+    plan = measure.oracle(model, inputs, **QUICK)
     report = plan.report
     assert report["exported"]
     assert "not_cut" not in report
@@ -161,8 +161,8 @@ def test_a_plan_of_exported_units_is_kept_and_applied_to_other_weights(inputs, t
     stored = dataclasses.replace(
         plan.stored, segments=segments, bounds=tuple(units.bounds), model=units.fingerprint
     )
-    oracle.Plan(stored).save(tmp_path / "plan.json")
-    loaded = oracle.Plan.load(tmp_path / "plan.json")
+    measure.Plan(stored).save(tmp_path / "plan.json")
+    loaded = measure.Plan.load(tmp_path / "plan.json")
     other = Transformer(seed=7).eval()
     run = loaded.apply(other, inputs)
     found, wanted = run(*inputs), other(*inputs)
@@ -190,7 +190,7 @@ def test_a_mask_that_is_lost_at_a_boundary_is_noticed(inputs):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Units, "step", wrong)
-        plan = oracle.oracle(Transformer().eval(), inputs, **QUICK)
+        plan = measure.oracle(Transformer().eval(), inputs, **QUICK)
     assert plan.uniform is not None
     assert set(plan.report["plan_problems"]) == set(plan.report["plans"])
 
@@ -233,5 +233,5 @@ def test_a_model_that_is_one_unit_says_so():
         def forward(self, x):
             return x.sin() if len(x.shape) > 1 else x
 
-    plan = oracle.oracle(Whole().eval(), torch.randn(2, 3), **QUICK)
+    plan = measure.oracle(Whole().eval(), torch.randn(2, 3), **QUICK)
     assert "one activation alone" in plan.report["not_cut"]

@@ -18,15 +18,15 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.build import libdevice
-from pytest_udftorch.build.selection import Part
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.cuda import doubles
-from pytest_udftorch.cuda.launcher import Launcher
 from pytest_udftorch.errors import CompilerNotFoundError
-from pytest_udftorch.overrides.active import Active
-from pytest_udftorch.rounding import correctly_rounded
-from pytest_udftorch.verify.line_journal import OtherRunError
+from pytest_udftorch.prove import correctly_rounded
+from pytest_udftorch.prove.verify.line_journal import OtherRunError
+from pytest_udftorch.swap.cuda import doubles
+from pytest_udftorch.swap.cuda.launcher import Launcher
+from pytest_udftorch.swap.overrides.active import Active
+from pytest_udftorch.swap.toolchain import libdevice
+from pytest_udftorch.swap.toolchain.selection import Part
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
@@ -291,7 +291,7 @@ def test_variates_that_libtorch_computes_in_double_precision_are_the_sessions():
 @pytest.mark.slow
 def test_kernels_for_gpus_hold_the_functions(ptx, monkeypatch):
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")  # as eager operators launch them
-    kernels = pytest.importorskip("pytest_udftorch.cuda.double_kernels")
+    kernels = pytest.importorskip("pytest_udftorch.swap.cuda.double_kernels")
 
     def code(name):
         constants = {"F": getattr(kernels, name), "BLOCK": 128}
@@ -387,7 +387,7 @@ def test_a_digest_is_compared_with_the_one_that_was_judged(capsys):
 MPFR_OF_CERTIFICATES = """
 import sys
 from benches.experiments import float64_check
-from pytest_udftorch.verify.reference.checker import checker_file, load_checker
+from pytest_udftorch.prove.verify.reference.checker import checker_file, load_checker
 if sys.argv[1] == "after":
     float64_check.harness()
 print(load_checker(checker_file()).mpfr_version)

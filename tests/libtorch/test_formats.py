@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_udftorch import find_library
-from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 #: Library -> torch's type of the format, and gfloat's name of it.
 FORMATS = {

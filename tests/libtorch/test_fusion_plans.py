@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 import pytest_udftorch
-from pytest_udftorch import rewriting
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.rewrite.fusion import kernels
-from pytest_udftorch.rewrite.fusion.plans import Planner
-from pytest_udftorch.rewriting import RewriteError, recording
+from pytest_udftorch import measure
+from pytest_udftorch.measure import RewriteError, model_pair, recording
+from pytest_udftorch.measure.rewrite.fusion import kernels
+from pytest_udftorch.measure.rewrite.fusion.plans import Planner
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +105,7 @@ def test_csr_inputs_are_computed_where_they_have_elements():
     x = torch.rand(40, 30) * (torch.rand(40, 30) < 0.1)
     u, v = torch.rand(40, 4), torch.rand(30, 4)
     stored, sparse = int((x != 0).sum()), x.to_sparse_csr()
-    function = rewriting.fused(loss, strict=True)
+    function = measure.fused(loss, strict=True)
     torch.testing.assert_close(function(sparse, u, v), loss(x, u, v))
     with pytest_udftorch.patched("corem", profile=True) as session, recording() as reports:
         first = function(sparse, u, v)
@@ -115,10 +114,10 @@ def test_csr_inputs_are_computed_where_they_have_elements():
     with pytest_udftorch.patched("corem", profile=True) as session:
         assert torch.equal(function(sparse, u, v), first)
     assert logarithms(session.profile) == stored < before
-    function = rewriting.fused(lambda x, u: (x * (u + 1)).exp().sum(), strict=True)
+    function = measure.fused(lambda x, u: (x * (u + 1)).exp().sum(), strict=True)
     with pytest.raises(RewriteError, match="used where its zeros count"):
         function(sparse, torch.rand(40, 30))
-    loose = rewriting.fused(lambda x, u: (x * u).sum())
+    loose = measure.fused(lambda x, u: (x * u).sum())
     torch.testing.assert_close(loose(sparse, torch.ones(40, 30)), x.sum())
 
 
@@ -210,7 +209,7 @@ def test_branch_and_bound_finds_the_cheapest_plan():
         d = c / c.sum() + b
         return d / d.sum() - c
 
-    from pytest_udftorch import compat
+    from pytest_udftorch.base import compat
 
     wrapped = compat.aot_backend(
         backend_of := (lambda g, e: compat.boxed(backend(g, e))), backend_of

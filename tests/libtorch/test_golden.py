@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import plain_data
+from pytest_udftorch.base import plain_data
+from pytest_udftorch.diagnose import check_golden, store_golden
+from pytest_udftorch.diagnose.golden.file import MOST, load
 from pytest_udftorch.errors import GoldenError, GoldenMismatchError
-from pytest_udftorch.golden import check_golden, store_golden
-from pytest_udftorch.golden.file import MOST, load
 
 X = torch.arange(16 * 3 * 36, dtype=torch.float32).sin().reshape(16, 3, 6, 6)
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from pytest_udftorch import build_library, find_library, patched
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import golden
-from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.errors import LibraryFormatError, WrongBuildError
+from pytest_udftorch.swap.toolchain import cache as cache_module
+from pytest_udftorch.swap.toolchain import golden, shared_library
 
 UDFS = Path(__file__).parents[2] / "udfs"
 
@@ -55,7 +54,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def forget(monkeypatch):
-    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setattr(cache_module, "_checked", {})
 
 
@@ -104,7 +103,7 @@ def test_a_swapped_file_with_a_record_that_fits_it_is_refused(cache, library, mo
     shutil.rmtree(right.parent)
     code = (
         "import sys\nfrom pytest_udftorch import build_library\n"
-        "from pytest_udftorch.build import golden\n"
+        "from pytest_udftorch.swap.toolchain import golden\n"
         "golden.check(build_library(sys.argv[1]), 'exp', 'float32')\n"
     )
     subprocess.run([sys.executable, "-c", code, library], check=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.session.session import patched
 
 triton = pytest.importorskip("triton")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.errors import LibraryFormatError
-from pytest_udftorch.rounding import ulp_error
+from pytest_udftorch.prove import ulp_error
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 RUNGS = (8, 10, 12, 16, 20)
 FUNCTIONS = ("cos", "erf", "exp", "expm1", "log", "sin", "tanh")

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.build import libdevice, prebuilt
-from pytest_udftorch.build.job import Step, run_stages
-from pytest_udftorch.build.selection import Part
-from pytest_udftorch.build.shared import Build
-from pytest_udftorch.build.toolchain import find_compiler, tool
-from pytest_udftorch.compiled.triton import stock_libdevice
 from pytest_udftorch.errors import CompilerNotFoundError
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.compiled.triton import stock_libdevice
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.toolchain import libdevice
+from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
+from pytest_udftorch.swap.toolchain.compiler import find_compiler, tool
+from pytest_udftorch.swap.toolchain.job import Step, run_stages
+from pytest_udftorch.swap.toolchain.selection import Part
+from pytest_udftorch.swap.toolchain.shared_library import Build
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.slow

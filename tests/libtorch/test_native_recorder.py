@@ -11,15 +11,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_udftorch import cli
-from pytest_udftorch.build import toolchain
-from pytest_udftorch.diff import recorder
-from pytest_udftorch.diff.digests import note_of
-from pytest_udftorch.diff.layers import Whereabouts
-from pytest_udftorch.diff.recorder import Stopped, Wanted
-from pytest_udftorch.diff.sides import side
-from pytest_udftorch.diff.work import Work, run
+from pytest_udftorch.diagnose.runs.sides import side
+from pytest_udftorch.diagnose.runs.work import Work, run
 from pytest_udftorch.errors import CompilerNotFoundError
-from pytest_udftorch.reach import native_recorder
+from pytest_udftorch.swap.observe import native_recorder, recorder
+from pytest_udftorch.swap.observe.digests import note_of
+from pytest_udftorch.swap.observe.layers import Whereabouts
+from pytest_udftorch.swap.observe.recorder import Stopped, Wanted
+from pytest_udftorch.swap.toolchain import compiler as toolchain
 
 
 def recorded(step, native=True, wanted=None):

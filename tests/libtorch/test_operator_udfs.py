@@ -13,8 +13,6 @@ import torch
 from torch import nn
 
 from pytest_udftorch import operator_udf, patched, stock
-from pytest_udftorch.build import job
-from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
     CompositeOperatorError,
@@ -31,9 +29,11 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownOperatorError,
 )
-from pytest_udftorch.overrides import dispatcher, operator_udfs, python_override
-from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch.swap.compiled.follower import STOCK, follower
+from pytest_udftorch.swap.overrides import dispatcher, operator_udfs, python_override
+from pytest_udftorch.swap.records.profile import Profile
+from pytest_udftorch.swap.toolchain import job
+from pytest_udftorch.watch.profile import report
 
 X = torch.linspace(0.1, 5.0, 1001)
 

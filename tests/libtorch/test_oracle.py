@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs
-from pytest_udftorch.planning import in_place, plans, search
-from pytest_udftorch.planning.fusion import (
+from pytest_udftorch import measure
+from pytest_udftorch.measure.planning import plans, search
+from pytest_udftorch.measure.planning import segment_times as in_place
+from pytest_udftorch.measure.planning.fusion import (
     FusedConv,
     UntraceableModelError,
     fuse,
@@ -17,7 +18,7 @@ from pytest_udftorch.planning.fusion import (
     schedule,
     trace,
 )
-from pytest_udftorch.planning.segments import SegmentError, Units
+from pytest_udftorch.measure.planning.segments import SegmentError, Units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,9 +67,9 @@ def slow_executor():
 
         return run
 
-    executors.register(executors.Executor("slow", make))
+    measure.register(measure.Executor("slow", make))
     yield "slow"
-    executors.unregister("slow")
+    measure.unregister("slow")
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_activation_in_place_does_not_reach_another_branch(x):
 
 def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path, nothing_hopeless):
     said = []
-    plan = oracle.oracle(
+    plan = measure.oracle(
         model, x, executors=INTERPRETED, progress=lambda *step: said.append(step), **QUICK
     )
     assert any("takes about as long" in text for _, _, text in said)
@@ -179,7 +180,7 @@ def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path, nothing_h
     assert report["unit_bound_ns"] <= min(map(sum, report["unit_ns"].values()))
     assert set(report["regret"]) >= {"best uniform", "greedy"}
     plan.save(tmp_path / "plan.json")
-    loaded = oracle.Plan.load(tmp_path / "plan.json")
+    loaded = measure.Plan.load(tmp_path / "plan.json")
     assert loaded == plan
     torch.testing.assert_close(loaded.apply(model, (x,))(x), model(x), rtol=1e-5, atol=1e-5)
     other = Branches().eval()
@@ -202,7 +203,7 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_place.SegmentBench, "time_in_place", misled)
-        plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
+        plan = measure.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert any(name == slow_executor for *_, name in plan.report["plans"]["ours"])
     assert plan.uniform == "eager"
     assert plan.report["replaced_by"] == "eager"
@@ -235,7 +236,7 @@ def test_plans_with_rewriting_executors_are_no_slower_than_the_best_uniform_one(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_place.SegmentBench, "time_in_place", misled)
-        plan = oracle.oracle(model, x, executors=names, **QUICK)
+        plan = measure.oracle(model, x, executors=names, **QUICK)
     report = plan.report
     assert set(report["uniform"]) == set(names)
     assert set(report["unit_ns"]) == set(names)
@@ -253,7 +254,7 @@ def test_plans_with_rewriting_executors_are_no_slower_than_the_best_uniform_one(
 
 
 def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
-    plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
+    plan = measure.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert slow_executor in plan.report["not_tried_on_units"]
     assert slow_executor not in plan.report["unit_ns"]
 
@@ -270,7 +271,7 @@ def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
 
 
 def test_opponents_are_measured_and_never_chosen(model, x):
-    plan = oracle.oracle(
+    plan = measure.oracle(
         model, x, executors=["eager"], opponents=["fx", "thunder-profile"], **QUICK
     )
     assert "fx" in plan.report["plan_measurement"]["timings"]
@@ -280,7 +281,7 @@ def test_opponents_are_measured_and_never_chosen(model, x):
 
 
 def test_plan_for_something_else_is_refused(model, x):
-    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    plan = measure.oracle(model, x, executors=INTERPRETED, **QUICK)
     with pytest.raises(plans.PlanMismatchError, match="inputs"):
         plan.apply(model, (x[:1],))
     with pytest.raises(plans.PlanMismatchError, match="inputs"):
@@ -295,15 +296,15 @@ def test_executor_outside_the_error_budget_is_not_used(model, x):
     def make(wrong, inputs):
         return lambda *given: wrong(*given) * 1.01
 
-    executors.register(executors.Executor("wrong", make))
+    measure.register(measure.Executor("wrong", make))
     try:
-        plan = oracle.oracle(model, x, executors=["eager", "wrong"], **QUICK)
+        plan = measure.oracle(model, x, executors=["eager", "wrong"], **QUICK)
     finally:
-        executors.unregister("wrong")
+        measure.unregister("wrong")
     assert plan.report["members"]["wrong"]["agrees"] is False
     assert "wrong" not in plan.report["unit_ns"]
-    with pytest.raises(oracle.OracleOptionError, match="error budget"):
-        oracle.oracle(model, x, executors=["eager"], max_ulp=0, **QUICK)
+    with pytest.raises(measure.OracleOptionError, match="error budget"):
+        measure.oracle(model, x, executors=["eager"], max_ulp=0, **QUICK)
 
 
 def test_model_that_cannot_be_traced_gets_the_best_uniform_executor(x):
@@ -318,7 +319,7 @@ def test_model_that_cannot_be_traced_gets_the_best_uniform_executor(x):
     model = Flow().eval()
     with pytest.raises(UntraceableModelError, match="cannot trace Flow"):
         trace(model)
-    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    plan = measure.oracle(model, x, executors=INTERPRETED, **QUICK)
     assert plan.uniform in INTERPRETED
     assert "cannot trace Flow" in plan.report["not_cut"]
     assert "Neither can torch.export capture it" in plan.report["not_cut"]
@@ -332,7 +333,7 @@ def test_hooks_of_the_model_are_never_dropped(model, x):
     wanted = model(x)
     with pytest.raises(UntraceableModelError, match=r"hooks of its own \(the model itself, relu\)"):
         trace(model)
-    plan = oracle.oracle(model, x, executors=["eager", "fx"], **QUICK)
+    plan = measure.oracle(model, x, executors=["eager", "fx"], **QUICK)
     assert "hooks of its own" in plan.report["members"]["fx"]["error"]
     assert plan.uniform == "eager"
     run = plan.apply(model, (x,))
@@ -356,7 +357,7 @@ class Pixels(nn.Module):
 
 def test_a_view_that_channels_last_does_not_bear_costs_no_plan(x, nothing_hopeless, capfd):
     model, x = Pixels().eval(), x[:, :, :8, :8].contiguous()
-    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    plan = measure.oracle(model, x, executors=INTERPRETED, **QUICK)
     assert "eager" in plan.report["unit_ns"]
     assert "view size" in plan.report["members"]["eager+channels_last"]["error"]
     torch.testing.assert_close(plan.apply(model)(x), model(x), rtol=1e-5, atol=1e-5)
@@ -368,7 +369,7 @@ def test_units_that_no_executor_can_run_leave_the_uniform_executor(model, x, mon
         raise RuntimeError("no region of its own")
 
     monkeypatch.setattr(in_place.SegmentBench, "make", fail)
-    plan = oracle.oracle(model, x, executors=["eager"], **QUICK)
+    plan = measure.oracle(model, x, executors=["eager"], **QUICK)
     assert plan.uniform == "eager"
     assert "no region of its own" in plan.report["failed_on_units"]["eager"]
 
@@ -378,36 +379,36 @@ def test_eager_itself_can_be_outside_of_the_error_budget(model, x, nothing_hopel
         exact = exact.double()
         return lambda *given: exact(*(t.double() for t in given)).float()
 
-    executors.register(executors.Executor("exact", make))
+    measure.register(measure.Executor("exact", make))
     try:
-        plan = oracle.oracle(model, x, executors=["eager", "exact"], max_ulp=1, **QUICK)
+        plan = measure.oracle(model, x, executors=["eager", "exact"], max_ulp=1, **QUICK)
         assert plan.report["members"]["eager"]["worst_ulp"] > 1
         assert plan.uniform == "exact"
         assert torch.equal(plan.apply(model)(x), model.double()(x.double()).float())
     finally:
-        executors.unregister("exact")
+        measure.unregister("exact")
     assert "greedy" in plan.report["plans"]
     assert "best of two runs" not in plan.report["plans"]
 
 
 def test_a_plan_is_applied_without_gradients_to_its_own_inputs(model, x, tmp_path):
-    plan = oracle.oracle(model, x, executors="eager", **QUICK)
+    plan = measure.oracle(model, x, executors="eager", **QUICK)
     assert plan.uniform == "eager"
     for run in (plan.apply(model), plan.apply(model, x), plan.apply(model, [x])):
         assert torch.equal(run(x), model(x))
         assert not run(x).requires_grad
     plan.save(tmp_path / "plan.json")
-    with pytest.raises(oracle.PlanInputsError, match=r"apply\(model, inputs\) with float32\["):
-        oracle.Plan.load(tmp_path / "plan.json").apply(model)
+    with pytest.raises(measure.PlanInputsError, match=r"apply\(model, inputs\) with float32\["):
+        measure.Plan.load(tmp_path / "plan.json").apply(model)
 
 
 def test_a_model_of_no_operator_gets_a_plan(x):
-    plan = oracle.oracle(nn.Identity().eval(), x, executors="eager", **QUICK)
+    plan = measure.oracle(nn.Identity().eval(), x, executors="eager", **QUICK)
     assert torch.equal(plan.apply(nn.Identity())(x), x)
 
 
 def test_a_plan_of_units_is_refused_for_a_model_that_cannot_be_traced(model, x):
-    plan = oracle.oracle(model, x, executors="eager", **QUICK)
+    plan = measure.oracle(model, x, executors="eager", **QUICK)
     hooked = Branches().eval()
     hooked.register_forward_hook(lambda *_: None)
     assert len(plan.stored.bounds) > 2
@@ -425,7 +426,7 @@ def test_inputs_within_a_dict_are_known_by_shape_and_not_by_value():
             return self.linear(named["x"])
 
     model = Named().eval()
-    plan = oracle.oracle(model, ({"x": torch.zeros(2, 4)},), executors="eager", **QUICK)
+    plan = measure.oracle(model, ({"x": torch.zeros(2, 4)},), executors="eager", **QUICK)
     assert plan.stored.inputs == ("{'x': float32[2, 4]}",)
     other = {"x": torch.ones(2, 4)}
     assert torch.equal(plan.apply(model, (other,))(other), model(other))
@@ -434,7 +435,7 @@ def test_inputs_within_a_dict_are_known_by_shape_and_not_by_value():
 
 
 def test_plan_on_the_cpu_takes_other_shapes(model, x):
-    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    plan = measure.oracle(model, x, executors=INTERPRETED, **QUICK)
     run = plan.apply(model, (x,))
     more = torch.cat([x, x + 1, x])
     torch.testing.assert_close(run(more), model(more), rtol=1e-5, atol=1e-5)
@@ -448,7 +449,7 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        oracle.oracle(model, x, executors=INTERPRETED, journal=journal, progress=stop, **QUICK)
+        measure.oracle(model, x, executors=INTERPRETED, journal=journal, progress=stop, **QUICK)
     timed = []
     real = in_place.SegmentBench.time_in_place
     with pytest.MonkeyPatch.context() as patch:
@@ -460,7 +461,7 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
             return real(self, segments, runs)
 
         patch.setattr(in_place.SegmentBench, "time_in_place", spy)
-        plan = oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+        plan = measure.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert "eager" not in timed
     assert "eager+channels_last" in timed
     assert set(plan.report["unit_ns"]) == set(INTERPRETED)
@@ -480,31 +481,31 @@ def test_ctrl_c_within_a_measurement_ends_the_search(model, x):
 
         return run
 
-    executors.register(executors.Executor("interrupted", make))
+    measure.register(measure.Executor("interrupted", make))
     try:
         with pytest.raises(KeyboardInterrupt):
-            oracle.oracle(model, x, executors=["eager", "interrupted"], **QUICK)
+            measure.oracle(model, x, executors=["eager", "interrupted"], **QUICK)
     finally:
-        executors.unregister("interrupted")
+        measure.unregister("interrupted")
     assert calls == 12
 
 
 def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, nothing_hopeless):
     journal = tmp_path / "journal.json"
-    oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+    measure.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
     stored = json.loads(journal.read_text())
     assert stored.pop("sha256")  # of what is changed here
     stored["unit_ns"] = {name: [1.0] * len(row) for name, row in stored["unit_ns"].items()}
     journal.write_text(json.dumps(stored))
-    again = oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+    again = measure.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert again.report["unit_ns"] == stored["unit_ns"]
     journal.write_text(json.dumps(stored))
     other = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
-    plan = oracle.oracle(other, x, executors=INTERPRETED, journal=journal, **QUICK)
+    plan = measure.oracle(other, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert plan.report["bounds"] != stored["bounds"]
     assert all(ns > 1 for row in plan.report["unit_ns"].values() for ns in row)
     journal.write_text(json.dumps(stored))
-    fewer = oracle.oracle(
+    fewer = measure.oracle(
         model, x, executors=INTERPRETED, journal=journal, **{**QUICK, "max_units": 2}
     )
     assert len(fewer.report["bounds"]) == 3
@@ -514,11 +515,11 @@ def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, noth
 def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
     journal = tmp_path / "mine.json"
     journal.write_text(text)
-    with pytest.raises(oracle.JournalError, match="is not the journal of a search"):
-        oracle.oracle(model, x, executors="eager", journal=journal, **QUICK)
+    with pytest.raises(measure.JournalError, match="is not the journal of a search"):
+        measure.oracle(model, x, executors="eager", journal=journal, **QUICK)
     assert journal.read_text() == text
-    with pytest.raises(oracle.JournalError, match="Make it"):
-        oracle.oracle(model, x, executors="eager", journal=tmp_path / "no" / "j", **QUICK)
+    with pytest.raises(measure.JournalError, match="Make it"):
+        measure.oracle(model, x, executors="eager", journal=tmp_path / "no" / "j", **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -530,7 +531,7 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
         ({"max_ulp": -1}, "positive"),
         ({"max_seconds": float("nan")}, "seconds, 0 or more"),
         ({"max_seconds": "600"}, "seconds, 0 or more"),
-        ({"executors": [executors.Executor("own", None)]}, "executors.register"),
+        ({"executors": [measure.Executor("own", None)]}, "executors.register"),
         ({"runs": 3}, "verdict needs"),
         ({"max_units": 0}, "one unit"),
         ({"expected_calls": 0}, "positive number"),
@@ -538,30 +539,30 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
     ],
 )
 def test_options_that_make_no_plan_are_refused(model, x, options, says):
-    with pytest.raises(oracle.OracleOptionError, match=says):
-        oracle.oracle(model, x, **options)
+    with pytest.raises(measure.OracleOptionError, match=says):
+        measure.oracle(model, x, **options)
 
 
 def test_a_mistyped_executor_leaves_the_journal(model, x, tmp_path):
     journal = tmp_path / "journal.json"
-    oracle.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
+    measure.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
     before = journal.read_text()
-    with pytest.raises(executors.UnknownExecutorError, match="'eager'"):
-        oracle.oracle(model, x, executors="eagre", journal=journal, **QUICK)
-    with pytest.raises(pairs.PairInputError, match=r"model\.eval"):
-        oracle.oracle(Branches(), x, executors="eager", journal=journal, **QUICK)
+    with pytest.raises(measure.UnknownExecutorError, match="'eager'"):
+        measure.oracle(model, x, executors="eagre", journal=journal, **QUICK)
+    with pytest.raises(measure.PairInputError, match=r"model\.eval"):
+        measure.oracle(Branches(), x, executors="eager", journal=journal, **QUICK)
     assert journal.read_text() == before
     damaged = json.loads(before)
     damaged["unit_ns"]["eager"].pop()
     journal.write_text(json.dumps(damaged))
-    with pytest.raises(oracle.JournalError, match="is damaged"):
-        oracle.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
+    with pytest.raises(measure.JournalError, match="is damaged"):
+        measure.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
 
 
 def test_a_journal_that_cannot_be_written_is_an_error(model, x):
     journal = Path("/proc/journal.json")
-    with pytest.raises(oracle.JournalError, match="cannot be written"):
-        oracle.oracle(model, x, executors="eager", journal=journal, **QUICK)
+    with pytest.raises(measure.JournalError, match="cannot be written"):
+        measure.oracle(model, x, executors="eager", journal=journal, **QUICK)
 
 
 class Masked(nn.Module):
@@ -612,7 +613,7 @@ class Shifts(nn.Module):
 )
 def test_a_model_that_cannot_be_cut_gets_the_best_uniform_executor(x, kind, says):
     model, given = kind().eval(), x.clone()
-    plan = oracle.oracle(model, given, executors=["eager", "fx"], **QUICK)
+    plan = measure.oracle(model, given, executors=["eager", "fx"], **QUICK)
     assert says in plan.report["not_cut"]
     assert torch.equal(given, x)
     run = plan.apply(model)
@@ -622,7 +623,7 @@ def test_a_model_that_cannot_be_cut_gets_the_best_uniform_executor(x, kind, says
 
 def test_a_plan_keeps_the_state_of_the_model(x, nothing_hopeless):
     model = Drifts().eval()
-    plan = oracle.oracle(model, x, executors=["eager", "fx"], **QUICK)
+    plan = measure.oracle(model, x, executors=["eager", "fx"], **QUICK)
     assert model.calls == 0
     assert plan.report["members"]["fx"]["agrees"] is False
     assert "second call differs" in plan.report["plan_problems"]["greedy"]
@@ -638,19 +639,19 @@ def test_no_executor_within_the_budget_says_why_of_each():
         def forward(self, x):
             return x * 60_000 * 4 / 4
 
-    with pytest.raises(oracle.OracleOptionError, match=r"eager: output 0: other NaNs or inf"):
-        oracle.oracle(Overflows().eval(), torch.ones(2, 4).half(), executors="eager", **QUICK)
+    with pytest.raises(measure.OracleOptionError, match=r"eager: output 0: other NaNs or inf"):
+        measure.oracle(Overflows().eval(), torch.ones(2, 4).half(), executors="eager", **QUICK)
 
 
 def test_half_precision_is_judged_by_its_own_epsilon(x, nothing_hopeless):
     model = Branches().bfloat16().eval()
-    plan = oracle.oracle(model, x.bfloat16(), executors=INTERPRETED, **QUICK)
+    plan = measure.oracle(model, x.bfloat16(), executors=INTERPRETED, **QUICK)
     assert plan.report["plan_problems"] == {}
     assert plan.report["plan_distances"]
 
 
 def test_a_plan_of_a_model_that_was_not_cut_knows_the_dtype(x):
-    plan = oracle.oracle(nn.LSTM(8, 4).eval(), x[0, 0, None], executors="eager", **QUICK)
+    plan = measure.oracle(nn.LSTM(8, 4).eval(), x[0, 0, None], executors="eager", **QUICK)
     plan.apply(nn.LSTM(8, 4).eval())
     with pytest.raises(plans.PlanMismatchError, match="made for model"):
         plan.apply(nn.LSTM(8, 4).double().eval())

@@ -13,10 +13,10 @@ from torch import nn
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
 
-from pytest_udftorch import executors
-from pytest_udftorch.planning import pairs
-from pytest_udftorch.planning.executors import REGISTRY, jax
-from pytest_udftorch.timing.timers import DeviceMissingError, TimerOptionError
+from pytest_udftorch import measure
+from pytest_udftorch.measure.planning import pairs
+from pytest_udftorch.measure.planning.executors import REGISTRY, jax
+from pytest_udftorch.measure.timing.timers import DeviceMissingError, TimerOptionError
 
 
 class Tiny(nn.Module):
@@ -42,7 +42,7 @@ def images():
 @pytest.fixture
 def own_executor():
     def add(name, make):
-        executors.register(executors.Executor(name, make))
+        measure.register(measure.Executor(name, make))
         return name
 
     yield add
@@ -164,7 +164,7 @@ def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes()
         for other in (x + 1, (x - 1).contiguous(memory_format=torch.channels_last)):
             torch.testing.assert_close(pair["aotinductor"](other), model(other))
     for other in (torch.randn(5, 4, 5, 6), x.double()):
-        with pytest.raises(executors.CapturedShapeError, match="compiled for"):
+        with pytest.raises(measure.CapturedShapeError, match="compiled for"):
             pair["aotinductor"](other)
 
 
@@ -437,12 +437,12 @@ def test_an_optional_input_that_a_trace_takes_as_given_prints_nothing(images, ca
 
 def test_a_name_given_twice_is_made_once(tiny, images):
     made = []
-    one = executors.Executor("one", lambda model, inputs: made.append(1) or model)
+    one = measure.Executor("one", lambda model, inputs: made.append(1) or model)
     assert pairs.model_pair(tiny, images, [one, one, "fx", "fx"]).working == ["eager", "one", "fx"]
     assert made == [1]
     for name in ("eager", "one"):
         with pytest.raises(pairs.PairInputError, match=f"named '{name}'"):
-            pairs.model_pair(tiny, images, [one, executors.Executor(name, lambda m, _: m)])
+            pairs.model_pair(tiny, images, [one, measure.Executor(name, lambda m, _: m)])
 
 
 def _compiled_in_place():
@@ -533,27 +533,27 @@ def test_one_executor_needs_no_list(tiny, images):
         (lambda m, x: pairs.model_pair(m, x[0, 0]), pairs.MemberFailedError, "model itself"),
         (
             lambda m, x: pairs.model_pair(m, x, ["compil"]),
-            executors.UnknownExecutorError,
+            measure.UnknownExecutorError,
             "'compile'",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, ["eager+chanels_last"]),
-            executors.UnknownExecutorError,
+            measure.UnknownExecutorError,
             "'channels_last'",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, ["eager+cudagraph+cudagraph"]),
-            executors.UnknownExecutorError,
+            measure.UnknownExecutorError,
             "given twice",
         ),
         (
-            lambda m, x: executors.register(executors.Executor("fx", None)),
-            executors.UnknownExecutorError,
+            lambda m, x: measure.register(measure.Executor("fx", None)),
+            measure.UnknownExecutorError,
             "Taken",
         ),
         (
-            lambda m, x: executors.unregister("compile"),
-            executors.UnknownExecutorError,
+            lambda m, x: measure.unregister("compile"),
+            measure.UnknownExecutorError,
             "cannot be removed",
         ),
         (lambda m, x: pairs.model_pair(m, {"x": x}), pairs.PairInputError, r"give \(inputs,\)"),
@@ -599,14 +599,14 @@ def test_one_executor_needs_no_list(tiny, images):
         *(
             (
                 lambda m, x, e=e: pairs.model_pair(m, x, e),
-                executors.UnknownExecutorError,
+                measure.UnknownExecutorError,
                 "not an executor. Give a name, such as 'compile'",
             )
             for e in (0, None, [1], [["eager"]], object())
         ),
         (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
-        (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "not an executor"),
-        (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
+        (lambda m, x: measure.register("fx"), measure.UnknownExecutorError, "not an executor"),
+        (lambda m, x: measure.unregister("none"), measure.UnknownExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),
     ],
 )
@@ -616,13 +616,13 @@ def test_errors_say_what_to_do(tiny, images, call, error, says):
 
 
 def test_a_reset_removes_what_was_registered_and_nothing_else():
-    shipped = executors.registered()
-    executors.register(executors.Executor("own", lambda model, _: model))
-    assert executors.registered() == [*shipped, "own"]
+    shipped = measure.registered()
+    measure.register(measure.Executor("own", lambda model, _: model))
+    assert measure.registered() == [*shipped, "own"]
     REGISTRY.reset()
-    assert executors.registered() == shipped
-    with pytest.raises(executors.UnknownExecutorError, match="No executor 'own'"):
-        executors.resolve("own")
+    assert measure.registered() == shipped
+    with pytest.raises(measure.UnknownExecutorError, match="No executor 'own'"):
+        measure.resolve("own")
 
 
 def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
@@ -631,7 +631,7 @@ def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
 
 
 def test_executor_of_another_dtype_is_recorded(tiny, images):
-    half = executors.Executor("half-only", lambda m, _: m, dtypes=frozenset({torch.float16}))
+    half = measure.Executor("half-only", lambda m, _: m, dtypes=frozenset({torch.float16}))
     pair = pairs.model_pair(tiny, images, [half])
     assert pair.failures["half-only"].startswith("half-only serves float16, not float32")
 
@@ -697,6 +697,6 @@ def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatc
 
 @pytest.mark.slow
 def test_every_base_executor_agrees_or_says_why(tiny, images):
-    pair = pairs.model_pair(tiny, images, executors.registered())
+    pair = pairs.model_pair(tiny, images, measure.registered())
     pair.check()
     assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from pytest_udftorch import build_library, cli, find_library, patched
-from pytest_udftorch.build import find_compiler
 from pytest_udftorch.errors import (
     PatchCheckError,
     PatchFolderError,
@@ -28,9 +27,10 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
-from pytest_udftorch.patch import folder as patch_folder
-from pytest_udftorch.patch.check import check
-from pytest_udftorch.patch.stub import MAIN, make_stubs
+from pytest_udftorch.swap import find_compiler
+from pytest_udftorch.swap.patch import folder as patch_folder
+from pytest_udftorch.swap.patch.check import check
+from pytest_udftorch.swap.patch.stub import MAIN, make_stubs
 
 TORCH = Path(torch.__file__).parent
 HERE = Path(__file__).parent

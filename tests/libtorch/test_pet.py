@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.rewrite import pet
-from pytest_udftorch.rewriting import Box, equivalence, recording
+from pytest_udftorch.measure import Box, equivalence, recording
+from pytest_udftorch.measure.rewrite import pet
 
 PLAIN = pet.Setting((1, 1), (1, 1), (1, 1))
 DILATED = pet.Setting((1, 1), (2, 2), (2, 2))

@@ -16,10 +16,10 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import build_library, find_library, patched
-from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
-from pytest_udftorch.reach.catalogue import Operator, groups
-from pytest_udftorch.reach.operators import OPERATORS
-from pytest_udftorch.reach.table import REASONS
+from pytest_udftorch.swap.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.swap.reach.catalogue import Operator, groups
+from pytest_udftorch.swap.reach.operators import OPERATORS
+from pytest_udftorch.swap.reach.table import REASONS
 
 COREM = find_library("corem").function_names
 LENGTHS = range(1, 66)
@@ -314,7 +314,7 @@ def test_the_position_check_sees_a_library_that_depends_on_the_position(tmp_path
     with patched(tmp_path):
         assert not depends_on_position(torch.sigmoid, 0.5)
     # Only the vectors are swapped: bind, then give the scalar slots back.
-    from pytest_udftorch.session.binder import binder
+    from pytest_udftorch.swap.session.binder import binder
 
     bound = binder()
     with patched(tmp_path):

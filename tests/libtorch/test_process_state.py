@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from benches.experiments import interrupts
-from pytest_udftorch import compat, operator_udf, patched, trace
-from pytest_udftorch.compiled.follower import STOCK, follower
+from pytest_udftorch import operator_udf, patched, trace
+from pytest_udftorch.base import compat
 from pytest_udftorch.errors import ProfileBusyError
-from pytest_udftorch.overrides import dispatcher
-from pytest_udftorch.profile import forks
-from pytest_udftorch.session.binder import binder
-from pytest_udftorch.session.exclusive import gate
+from pytest_udftorch.swap.compiled.follower import STOCK, follower
+from pytest_udftorch.swap.counting import forks
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.session.binder import binder
+from pytest_udftorch.swap.session.exclusive import gate
 
 X = torch.linspace(-5.0, 5.0, 1001)
 PACKAGE = str(Path(dispatcher.__file__).parents[1])

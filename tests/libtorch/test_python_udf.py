@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from pytest_udftorch import UdfLibrary, build_library, patched, udf
-from pytest_udftorch.build import llvmlite_forms, python_udf, shared, watch
-from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
     CpuLevelError,
@@ -21,8 +19,15 @@ from pytest_udftorch.errors import (
     PythonUdfError,
     UnknownFunctionError,
 )
-from pytest_udftorch.exact.rounding import assert_ulp, ulp_distance
-from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.prove.exact.rounding import assert_ulp, ulp_distance
+from pytest_udftorch.swap.library.symbols import CPU_LEVELS
+from pytest_udftorch.swap.toolchain import (
+    llvmlite_forms,
+    python_udf,
+    shared_library,
+    watchers,
+)
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 pytest.importorskip("numba")
 
@@ -204,9 +209,9 @@ def _no_compiler():
 def without_clang(monkeypatch):
     def hide() -> None:
         monkeypatch.setattr(python_udf, "find_compiler", _no_compiler)
-        monkeypatch.setattr(shared, "find_compiler", _no_compiler)
-        monkeypatch.setattr(watch, "find_compiler", _no_compiler)
-        monkeypatch.setattr(shared, "_built", {})
+        monkeypatch.setattr(shared_library, "find_compiler", _no_compiler)
+        monkeypatch.setattr(watchers, "find_compiler", _no_compiler)
+        monkeypatch.setattr(shared_library, "_built", {})
 
     return hide
 
@@ -322,7 +327,7 @@ def _figures(library):
 @pytest.mark.parametrize("function", [taylor_exp, _turning])
 def test_a_profile_of_a_python_udf_needs_no_clang(function, without_clang):
     expected, counted = _figures(udf("exp")(function))
-    watch.obtain_for_forms(resolve_cpu_level(None))  # as a wheel ships it
+    watchers.obtain_for_forms(resolve_cpu_level(None))  # as a wheel ships it
     without_clang()
     library = udf("exp")(function)
     build = build_library(library, profiled=True)
@@ -337,7 +342,7 @@ def test_a_profile_of_a_python_udf_needs_no_clang(function, without_clang):
 
 
 def test_two_python_udfs_are_counted_apart(without_clang):
-    watch.obtain_for_forms(resolve_cpu_level(None))
+    watchers.obtain_for_forms(resolve_cpu_level(None))
     without_clang()
     first, second = udf("exp")(_other), udf("exp")(_turning)
     x = torch.linspace(-3, 3, 100)
@@ -379,8 +384,8 @@ def kernel(p, q, n: tl.constexpr):
 
 
 def test_a_gpu_gets_a_python_udf_without_clang(kernel_file, ptx, without_clang, monkeypatch):
-    from pytest_udftorch.build import libdevice
-    from pytest_udftorch.compiled import triton as follower
+    from pytest_udftorch.swap.compiled import triton as follower
+    from pytest_udftorch.swap.toolchain import libdevice
 
     def arithmetic(text):
         return sorted(re.findall(r"^\s+((?:add|sub|mul|fma|div|cvt|selp)\S*)", text, re.MULTILINE))
@@ -408,8 +413,8 @@ def test_a_gpu_gets_a_python_udf_without_clang(kernel_file, ptx, without_clang, 
 
 
 def test_a_gpu_says_what_a_python_udf_may_not_call(kernel_file, ptx, without_clang, monkeypatch):
-    from pytest_udftorch.build import libdevice
-    from pytest_udftorch.compiled import triton as follower
+    from pytest_udftorch.swap.compiled import triton as follower
+    from pytest_udftorch.swap.toolchain import libdevice
 
     without_clang()
     monkeypatch.setattr(libdevice, "find_compiler", _no_compiler)

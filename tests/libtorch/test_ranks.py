@@ -32,7 +32,7 @@ import json, os, sys, warnings
 import torch
 import torch.distributed as dist
 from pytest_udftorch import UdfError, patched
-from pytest_udftorch.build import progress
+from pytest_udftorch.swap.toolchain import progress
 
 stock_init = dist.init_process_group
 x = torch.linspace(-5, 5, 64)
@@ -220,7 +220,7 @@ def test_a_rank_that_waits_says_for_which_ranks(told):
 def test_a_wrong_choice_or_timeout_is_an_error(monkeypatch):
     with pytest.raises(SessionStateError, match="ranks='maybe' is not one of 'warn', 'error'"):
         patched("corem", ranks="maybe")
-    from pytest_udftorch.session import ranks
+    from pytest_udftorch.swap.session import ranks
 
     for text in ("soon", "-1", "nan", "inf"):
         monkeypatch.setenv(ranks.TIMEOUT, text)

@@ -12,18 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import cli, find_library
-from pytest_udftorch.cpu import attention
-from pytest_udftorch.library.symbols import golden_points
-from pytest_udftorch.reach import operators
-from pytest_udftorch.reach import table as reach
-from pytest_udftorch.reach.catalogue import (
-    SHAPES,
-    TENSOR_DTYPES,
-    Operator,
-    groups,
-    place,
-)
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap.cpu import attention
+from pytest_udftorch.swap.library.symbols import golden_points
+from pytest_udftorch.swap.reach import operators
+from pytest_udftorch.swap.reach import table as reach
+from pytest_udftorch.swap.reach.catalogue import SHAPES, TENSOR_DTYPES, Operator, groups, place
+from pytest_udftorch.swap.session.binder import binder
 
 STORED = Path(__file__).parents[2] / "benches" / "results" / "reach.json"
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_udftorch.contract.native import contract
-from pytest_udftorch.contract.replicas import _Tree
-from pytest_udftorch.replicas import GradientTree, ReplicaError, tree_hook
+from pytest_udftorch.reproduce import GradientTree, ReplicaError, tree_hook
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.replicas import _Tree
 
 PAGE = Path(__file__).parents[2] / "docs" / "same_weights.md"
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.rewrite import backends, check, graphs
-from pytest_udftorch.rewriting import TEMPLATES, recording
+from pytest_udftorch.measure import TEMPLATES, model_pair, recording
+from pytest_udftorch.measure.rewrite import backends, check, graphs
 
 
 class Busy(nn.Module):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.rewrite import backends, deadline, pet
-from pytest_udftorch.rewrite.fusion.plans import Planner
-from pytest_udftorch.rewrite.measured import measured
-from pytest_udftorch.rewrite.taso.search import Costs, backtracking
-from pytest_udftorch.rewriting import RewriteError, recording
+from pytest_udftorch.measure import RewriteError, recording
+from pytest_udftorch.measure.rewrite import backends, deadline, pet
+from pytest_udftorch.measure.rewrite.fusion.plans import Planner
+from pytest_udftorch.measure.rewrite.gain import measured
+from pytest_udftorch.measure.rewrite.taso.search import Costs, backtracking
 
 SOON = 1e-6
 
@@ -269,7 +269,7 @@ def test_tensors_that_a_graph_holds_are_constants(backend):
 
 def test_calls_go_around_aotautograd_where_it_has_nothing_to_do():
     """Its wrapper takes longer than the graph of a small model; writes and views still need it."""
-    from pytest_udftorch.rewrite.backends import _Whole
+    from pytest_udftorch.measure.rewrite.backends import _Whole
 
     seen = []
 

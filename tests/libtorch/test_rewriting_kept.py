@@ -11,13 +11,13 @@ from torch import nn
 from torchvision.models import resnet
 from torchvision.models.googlenet import Inception
 
-from pytest_udftorch.rewrite import pet
-from pytest_udftorch.rewrite.fusion import kernels
-from pytest_udftorch.rewrite.measured import ORIGINAL, kept, measured, why_not
-from pytest_udftorch.rewrite.taso import backend as taso
-from pytest_udftorch.rewrite.tiled import parts
-from pytest_udftorch.rewriting import RewriteError, read, recording
-from pytest_udftorch.timing.timers import Comparison, Timing
+from pytest_udftorch.measure import RewriteError, read, recording
+from pytest_udftorch.measure.rewrite import pet
+from pytest_udftorch.measure.rewrite.fusion import kernels
+from pytest_udftorch.measure.rewrite.gain import ORIGINAL, kept, measured, why_not
+from pytest_udftorch.measure.rewrite.taso import backend as taso
+from pytest_udftorch.measure.rewrite.tiled import parts
+from pytest_udftorch.measure.timing.timers import Comparison, Timing
 
 
 @pytest.fixture(autouse=True)

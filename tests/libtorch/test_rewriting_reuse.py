@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.rewrite import backends, graphs
-from pytest_udftorch.rewrite.bindings import _FUNCTIONS, by_bindings
-from pytest_udftorch.rewrite.reuse import reusing
+from pytest_udftorch.measure.rewrite import backends, graphs
+from pytest_udftorch.measure.rewrite.bindings import _FUNCTIONS, by_bindings
+from pytest_udftorch.measure.rewrite.reuse import reusing
 
 X, W = torch.randn(2, 3, 6, 6), torch.randn(3, 3, 3, 3)
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning import roofline
-from pytest_udftorch.timing.timers import DeviceMissingError
+from pytest_udftorch.measure.planning import roofline
+from pytest_udftorch.measure.timing.timers import DeviceMissingError
 
 
 class Counted(nn.Module):
@@ -59,7 +59,7 @@ def test_the_ceilings_of_this_machine_are_rates(here):
 @pytest.mark.slow
 def test_no_model_here_is_faster_than_its_bound(here):
     """Other load between the two measurements can break this: run it on a quiet machine."""
-    from pytest_udftorch.timing.timers import SyncTimer
+    from pytest_udftorch.measure.timing.timers import SyncTimer
 
     model = nn.Sequential(nn.Conv2d(16, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).eval()
     x = torch.randn(4, 16, 32, 32)

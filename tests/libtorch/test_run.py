@@ -135,7 +135,7 @@ def test_an_interpreter_that_ignores_the_environment_is_refused(folder):
 
 
 def test_a_wrong_variable_is_an_error_at_the_import_of_torch(folder):
-    from pytest_udftorch.session import startup
+    from pytest_udftorch.swap.session import startup
 
     code = "import os; os.environ['UDFTORCH_RUN'] = '[]'; import torch"
     done = run(folder, "--udf-lib=std", "-c", code)

@@ -15,11 +15,11 @@ import torch
 
 from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
+from pytest_udftorch.diagnose import significant_bits, stochastic
+from pytest_udftorch.diagnose.sensitivity.digits import Samples, chi_squared, significant
+from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.errors import DiffSideError, SensitivityError
-from pytest_udftorch.rounding import ulp_error
-from pytest_udftorch.sensitivity import sensitivity, stochastic
-from pytest_udftorch.sensitivity.digits import Samples, chi_squared, significant
-from pytest_udftorch.sensitivity.perturbed import Perturbation
+from pytest_udftorch.prove import ulp_error
 
 PAGE = Path(__file__).parents[2] / "docs" / "sensitivity.md"
 
@@ -189,7 +189,7 @@ def test_ulps_of_exact_results_stay_and_others_take_both_sides():
     "perturb", ["functions", "operators", pytest.param("both", marks=pytest.mark.slow)]
 )
 def test_a_planted_cancellation_is_named(perturb):
-    found = sensitivity(make=planted, perturb=perturb)
+    found = significant_bits(make=planted, perturb=perturb)
     assert found.losses[0].operator == "aten::sub.Tensor"
     assert found.losses[0].place.layer == "3"
     assert found.losses[0].surely_lost > 10
@@ -206,14 +206,14 @@ def test_a_planted_cancellation_is_named(perturb):
 
 
 def test_an_exact_model_and_a_stable_one_lose_nothing():
-    found = sensitivity(Exact().eval(), (whole_numbers(),))
+    found = significant_bits(Exact().eval(), (whole_numbers(),))
     assert found.outputs["output"].exact
     assert not found.losses
     assert "exact" in found.text()
     assert "No operator loses two bits." in found.text()
     torch.manual_seed(0)
     stable = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Sigmoid()).eval()
-    found = sensitivity(stable, torch.randn(16, 8))
+    found = significant_bits(stable, torch.randn(16, 8))
     assert not found.losses
     assert found.least > 18
 
@@ -221,7 +221,7 @@ def test_an_exact_model_and_a_stable_one_lose_nothing():
 def test_training_is_watched_and_repeats():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
     x = torch.linspace(-1, 1, 12).reshape(3, 4)
-    found = [sensitivity(model.train(), x, samples=4).document() for _ in range(2)]
+    found = [significant_bits(model.train(), x, samples=4).document() for _ in range(2)]
     assert found[0] == found[1]
     phases = {one["place"]["phase"] for one in found[0]["operators"]}
     assert phases == {"forward", "backward", "optimizer"}
@@ -229,11 +229,13 @@ def test_training_is_watched_and_repeats():
 
 
 def test_only_what_is_named_is_perturbed():
-    found = sensitivity(make=planted, perturb="operators", operators=("aten::tanh",), samples=4)
+    found = significant_bits(
+        make=planted, perturb="operators", operators=("aten::tanh",), samples=4
+    )
     by_name = {one.operator: one for one in found.operators}
     assert by_name["aten::addmm"].after.exact
     assert not by_name["aten::tanh"].after.exact
-    found = sensitivity(make=planted, perturb="functions", functions=("log",), samples=4)
+    found = significant_bits(make=planted, perturb="functions", functions=("log",), samples=4)
     assert found.outputs["output"].exact  # it has tanh and exp alone
 
 
@@ -241,7 +243,7 @@ def test_bfloat16_has_the_bits_of_its_type():
     def make():
         return torch.nn.Tanh().eval(), torch.linspace(-2, 2, 500)
 
-    found = sensitivity(make=make, on="dtype=bfloat16", perturb="operators")
+    found = significant_bits(make=make, on="dtype=bfloat16", perturb="operators")
     assert 5 < found.outputs["output"].bits <= 8
 
 
@@ -252,7 +254,7 @@ def test_a_run_that_differs_by_itself_and_one_that_branches_are_said_to():
         def forward(self, x):
             return torch.sin(x * 2) + next(state)
 
-    found = sensitivity(make=lambda: (Restless(), torch.ones(3)), samples=3)
+    found = significant_bits(make=lambda: (Restless(), torch.ones(3)), samples=3)
     assert found.unsteady is not None
     assert "not deterministic by itself" in found.text()
 
@@ -264,7 +266,7 @@ def test_a_run_that_differs_by_itself_and_one_that_branches_are_said_to():
     model = Branching()
     x = torch.linspace(-1, 1, 50)
     model.middle = float(x.double().exp().sum())
-    found = sensitivity(model.eval(), x)
+    found = significant_bits(model.eval(), x)
     assert "control flow depends on the last bits" in found.parted
     assert "aten::" in found.text()
 
@@ -284,16 +286,16 @@ def test_a_run_that_differs_by_itself_and_one_that_branches_are_said_to():
 )
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises(SensitivityError, match=message):
-        sensitivity(make=planted, **options)
+        significant_bits(make=planted, **options)
 
 
 def test_nothing_to_run_or_to_watch_is_refused():
     with pytest.raises(SensitivityError, match="nothing to run"):
-        sensitivity()
+        significant_bits()
     with pytest.raises(SensitivityError, match="calls no operator"):
-        sensitivity(make=lambda: lambda: 1)
+        significant_bits(make=lambda: lambda: 1)
     with pytest.raises(DiffSideError):
-        sensitivity(make=planted, on="nonsense")
+        significant_bits(make=planted, on="nonsense")
 
 
 def test_the_command_prints_stores_and_fails_below_a_limit(tmp_path, capsys):

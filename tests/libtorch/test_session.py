@@ -27,10 +27,10 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
-from pytest_udftorch.library.symbols import this_processor
-from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.session import session as session_module
-from pytest_udftorch.session.binder import Binder, binder
+from pytest_udftorch.swap.library.symbols import this_processor
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.session import session as session_module
+from pytest_udftorch.swap.session.binder import Binder, binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
 
@@ -262,7 +262,7 @@ def test_fork_while_another_thread_holds_the_lock(shifted):
     code = f"""
 import os, threading, torch
 from pytest_udftorch import patched
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap.session.binder import binder
 x = torch.linspace(-5, 5, 64)
 bound = binder()
 held, done = threading.Event(), threading.Event()
@@ -456,7 +456,7 @@ def test_a_libtorch_without_the_symbols(shifted, monkeypatch):
     """libc10 is a real part of torch that calls log in double precision and nothing else."""
     lean = Binder(runtime(), ("libc10.so",))
     assert {s.symbol for s in lean.slots} <= {"log", "exp", "pow"}
-    monkeypatch.setattr("pytest_udftorch.session.binder._binder", lean)
+    monkeypatch.setattr("pytest_udftorch.swap.session.binder._binder", lean)
     with pytest.raises(SymbolsMissingError, match=re.escape("calls float32 'exp'")):
         patched(shifted).__enter__()
 
@@ -476,7 +476,7 @@ x = torch.linspace(-5, 5, 64)
 foreign = ctypes.CDLL({str(tmp_path / "libc10.so")!r})
 foreign.call.restype, foreign.call.argtypes = ctypes.c_float, [ctypes.c_float]
 from pytest_udftorch import patched
-from pytest_udftorch.session.binder import TORCH_OBJECTS, binder
+from pytest_udftorch.swap.session.binder import TORCH_OBJECTS, binder
 named = binder().native.find(list(binder().symbols), TORCH_OBJECTS)
 print(len(named) - len(binder().slots))
 with patched({str(shifted)!r}):

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import certificates, patched
-from pytest_udftorch.oracle import Plan
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.planning.plans import StoredPlan
-from pytest_udftorch.timers import Comparison, Timing
+from pytest_udftorch import patched, prove
+from pytest_udftorch.measure import Comparison, Plan, Timing, model_pair
+from pytest_udftorch.measure.planning.plans import StoredPlan
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +72,7 @@ def test_a_plan(report):
 def test_a_certificate():
     path = ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"
     shows(
-        certificates.load(path),
+        prove.load(path),
         "corem erf float32",
         "array, avx2, denormals flushed",
         "4,294,967,296",

@@ -14,7 +14,7 @@ import torch
 
 from benches.experiments.stress import Callers, Opener, raising, stress, write_library
 from pytest_udftorch import patched
-from pytest_udftorch.session.binder import binder
+from pytest_udftorch.swap.session.binder import binder
 
 
 @pytest.fixture(scope="module")

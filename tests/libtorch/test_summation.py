@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benches.experiments import summation_trees as bench
-from pytest_udftorch.order.tree import sequential
-from pytest_udftorch.summation import (
+from pytest_udftorch.reproduce import (
     SummationError,
     SummationTree,
     assert_batch_invariant,
     assert_position_invariant,
     summation_tree,
 )
+from pytest_udftorch.reproduce.order.tree import sequential
 
 PAGE = Path(__file__).parents[2] / "docs" / "summation.md"
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from pytest_udftorch.errors import PackageMissingError
-from pytest_udftorch.rewrite.taso import generate as generator
-from pytest_udftorch.rewrite.taso import rules as rules_module
-from pytest_udftorch.rewrite.taso import scale
-from pytest_udftorch.rewrite.taso.backend import rules_of
-from pytest_udftorch.rewrite.taso.generate import enumerate_pairs, equal
-from pytest_udftorch.rewrite.taso.language import (
+from pytest_udftorch.measure import RuleError, generate, judge, judge_all, read, recording
+from pytest_udftorch.measure.rewrite.taso import generator, scale
+from pytest_udftorch.measure.rewrite.taso import rules as rules_module
+from pytest_udftorch.measure.rewrite.taso.backend import rules_of
+from pytest_udftorch.measure.rewrite.taso.generator import enumerate_pairs, equal
+from pytest_udftorch.measure.rewrite.taso.language import (
     OPERATORS,
     canonical,
     kind,
@@ -23,9 +23,8 @@ from pytest_udftorch.rewrite.taso.language import (
     show,
     variables,
 )
-from pytest_udftorch.rewrite.taso.rules import RULES, Prover, axioms, by_numbers, checked
-from pytest_udftorch.rewrite.taso.search import Costs
-from pytest_udftorch.rewriting import RuleError, generate, judge, judge_all, read, recording
+from pytest_udftorch.measure.rewrite.taso.rules import RULES, Prover, axioms, by_numbers, checked
+from pytest_udftorch.measure.rewrite.taso.search import Costs
 
 pytest.importorskip("z3", reason="z3-solver is not installed")
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_udftorch.pairs import model_pair
-from pytest_udftorch.rewrite.tiled import backend, parts
-from pytest_udftorch.rewrite.tiled.run import Settings, Tiled, cache_bytes
-from pytest_udftorch.rewrite.tiled.schedules import SCHEDULES
-from pytest_udftorch.rewriting import RewriteError, recording, tiled
+from pytest_udftorch.measure import RewriteError, model_pair, recording, tiled
+from pytest_udftorch.measure.rewrite.tiled import backend, parts
+from pytest_udftorch.measure.rewrite.tiled.run import Settings, Tiled, cache_bytes
+from pytest_udftorch.measure.rewrite.tiled.schedules import SCHEDULES
 
 X = torch.randn(1001, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(1001, 16, generator=torch.Generator().manual_seed(1))

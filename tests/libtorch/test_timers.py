@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from pytest_udftorch.timing import environment, timers
-from pytest_udftorch.timing import statistics as samples
+from pytest_udftorch.measure.timing import environment, timers
+from pytest_udftorch.measure.timing import statistics as samples
 
 
 def busy(steps):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.timing import layers
-from pytest_udftorch.timing.timers import TimerOptionError
+from pytest_udftorch.measure.timing import layers
+from pytest_udftorch.measure.timing.timers import TimerOptionError
 
 
 class Sleep(nn.Module):

@@ -14,9 +14,9 @@ import torch
 
 from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
+from pytest_udftorch.diagnose import Site, assigned, cheapest_libraries
+from pytest_udftorch.diagnose.tolerance.search import Search
 from pytest_udftorch.errors import ToleranceError, UnknownFunctionError
-from pytest_udftorch.tolerance import Site, assigned, tolerance
-from pytest_udftorch.tolerance.search import Search
 
 SHORT = ("corem", "ladder-16", "ladder-8")
 
@@ -109,7 +109,7 @@ def _quiet(model, x):
 
 def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
     # By rank: measured times would make the answer depend on the machine's load.
-    found = tolerance(metric, within=2e-4, held_out=shifted, cost="rank")
+    found = cheapest_libraries(metric, within=2e-4, held_out=shifted, cost="rank")
     libraries = {(n.function, n.layer): n.library for n in found.needs}
     assert libraries["tanh", "quiet"] == "ladder-8"
     assert libraries["tanh", "loud"] in ("corem", "ladder-20", "ladder-16", "ladder-12")
@@ -126,14 +126,14 @@ def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
     assert "the functions' time" in found.text()
     json.dumps(found.document())
     whole = {"by_layer": False, "cost": "rank"}
-    assert tolerance(metric, within=1e9, ladder=SHORT, **whole).assignment() == {
+    assert cheapest_libraries(metric, within=1e9, ladder=SHORT, **whole).assignment() == {
         Site("tanh", "every layer"): "ladder-8", Site("erf", "every layer"): "ladder-8",
     }  # fmt: skip
 
 
 def test_number_formats_are_a_ladder_by_rank():
     ladder = ("corem", "format-half", "format-bfloat16", "format-e5m2")
-    found = tolerance(metric, within=0.5, ladder=ladder, cost="rank", functions=("tanh",))
+    found = cheapest_libraries(metric, within=0.5, ladder=ladder, cost="rank", functions=("tanh",))
     libraries = {n.layer: n.library for n in found.needs}
     assert libraries["quiet"] == "format-e5m2"
     assert libraries["loud"] in ladder[:3]
@@ -144,19 +144,19 @@ def test_a_journal_is_taken_up_again(tmp_path):
     journal = tmp_path / "journal.jsonl"
     options = {"within": 2e-4, "ladder": SHORT, "functions": ("tanh",), "journal": journal}
     options["cost"] = "rank"
-    first = tolerance(metric, **options)
+    first = cheapest_libraries(metric, **options)
     with pytest.raises(ToleranceError, match=r"There is a journal .* already"):
-        tolerance(metric, **options)
+        cheapest_libraries(metric, **options)
     lines = journal.read_text().splitlines(keepends=True)
     # A crash cut the last line short.
     journal.write_text("".join(lines[:-1]) + lines[-1][:10])
-    again = tolerance(metric, **options, resume=True)
+    again = cheapest_libraries(metric, **options, resume=True)
     assert again.needs == first.needs or again.assignment() == first.assignment()
     assert again.runs < first.runs
     with pytest.raises(ToleranceError, match="belongs to another search"):
-        tolerance(metric, **{**options, "seed": 1}, resume=True)
+        cheapest_libraries(metric, **{**options, "seed": 1}, resume=True)
     with pytest.raises(ToleranceError, match="cannot be written"):
-        tolerance(metric, **{**options, "journal": tmp_path / "no" / "file"})
+        cheapest_libraries(metric, **{**options, "journal": tmp_path / "no" / "file"})
 
 
 def test_metrics_that_are_of_no_use_are_refused():
@@ -173,13 +173,13 @@ def test_metrics_that_are_of_no_use_are_refused():
         return float(torch.arange(4.0).sum())
 
     with pytest.raises(ToleranceError, match="not repeatable"):
-        tolerance(restless, within=1, ladder=SHORT)
+        cheapest_libraries(restless, within=1, ladder=SHORT)
     with pytest.raises(ToleranceError, match="NaN under the most exact"):
-        tolerance(broken, within=1, ladder=SHORT)
+        cheapest_libraries(broken, within=1, ladder=SHORT)
     with pytest.raises(ToleranceError, match="evaluates none of"):
-        tolerance(nothing, within=1, ladder=SHORT)
+        cheapest_libraries(nothing, within=1, ladder=SHORT)
     with pytest.raises(ToleranceError, match=r"The metric failed: TypeError"):
-        tolerance(lambda: None, within=1, ladder=SHORT)
+        cheapest_libraries(lambda: None, within=1, ladder=SHORT)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_metrics_that_are_of_no_use_are_refused():
 )
 def test_options_that_mean_nothing_are_refused(options, message):
     with pytest.raises((ToleranceError, UnknownFunctionError), match=message):
-        tolerance(metric, **{"within": 1.0, **options})
+        cheapest_libraries(metric, **{"within": 1.0, **options})
 
 
 SOURCE = """
@@ -234,8 +234,8 @@ def test_processes_find_what_this_one_finds(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(SOURCE)
     where = f"{tmp_path}/model.py:metric"
     options = {"within": 0.05, "ladder": SHORT, "functions": ("tanh",), "cost": "rank"}
-    alone = tolerance(where, **options)
-    assert tolerance(where, **options, workers=2).assignment() == alone.assignment()
+    alone = cheapest_libraries(where, **options)
+    assert cheapest_libraries(where, **options, workers=2).assignment() == alone.assignment()
 
 
 def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):

@@ -14,9 +14,9 @@ from observed import META
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.records.profile import Profile
 
 
 def test_an_event_around_an_operator_encloses_it_in_the_merged_trace(tmp_path):

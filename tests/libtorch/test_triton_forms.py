@@ -9,15 +9,15 @@ import pytest
 import torch
 from parameters import mostly_slow
 
-from pytest_udftorch.build.libdevice import libdevice_for
-from pytest_udftorch.build.selection import Part, cuda_id, selection_id
-from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.cli import MISUSE, main
-from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.errors import SessionStateError
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import FUNCTIONS as KNOWN
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.compiled.follower import follower
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.library.symbols import FUNCTIONS as KNOWN
+from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.swap.toolchain.libdevice import libdevice_for
+from pytest_udftorch.swap.toolchain.selection import Part, cuda_id, selection_id
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 triton = pytest.importorskip("triton")
 
@@ -169,7 +169,7 @@ def test_the_key_follows_the_sources_of_the_other_form(tmp_path, monkeypatch):
     assert first != cuda_id([double])
     (tmp_path / "pairs" / "e.c").write_text("float f(float x) { return x + 1.0f; }\n")
     assert cuda_id([pairs]) not in (first, cuda_id([double]))
-    from pytest_udftorch.compiled.triton import stock_libdevice
+    from pytest_udftorch.swap.compiled.triton import stock_libdevice
 
     stock = stock_libdevice(triton.__file__)
     assert libdevice_for((pairs,), stock) != libdevice_for((double,), stock)
@@ -208,7 +208,7 @@ def of_exp(p, o):
 
 def test_the_timed_kernel_holds_the_function_it_names(ptx):
     """What ``udftorch cuda-form`` runs on a GPU, compiled for one that is not there."""
-    from pytest_udftorch.timing import cuda_forms as cuda_timing
+    from pytest_udftorch.measure.timing import cuda_forms as cuda_timing
 
     for name in cuda_timing.DOMAINS:
         with patched("corem", cuda_form="float-float"):
@@ -217,7 +217,7 @@ def test_the_timed_kernel_holds_the_function_it_names(ptx):
 
 
 def test_timings_are_averaged_as_ratios():
-    from pytest_udftorch.timing.cuda_forms import FormTiming, mean_ns
+    from pytest_udftorch.measure.timing.cuda_forms import FormTiming, mean_ns
 
     timings = [
         FormTiming("exp", {"double": 4.0, "float-float": 1.0}),
@@ -236,7 +236,7 @@ def test_timing_without_a_gpu_is_refused(capsys):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_both_forms_are_timed_and_stored(tmp_path, monkeypatch, capsys):
-    from pytest_udftorch.build.cuda_form import measurements
+    from pytest_udftorch.swap.toolchain.cuda_form import measurements
 
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path))
     assert main(["cuda-form"]) == 0

@@ -10,11 +10,11 @@ import os
 import pytest
 import torch
 
-from pytest_udftorch.build.cuda_form import gpus
-from pytest_udftorch.compiled import triton as triton_changes
-from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.errors import LibdeviceError
-from pytest_udftorch.session.session import patched
+from pytest_udftorch.swap.compiled import triton as triton_changes
+from pytest_udftorch.swap.compiled.follower import follower
+from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.swap.toolchain.cuda_form import gpus
 
 triton = pytest.importorskip("triton")
 
@@ -227,8 +227,8 @@ def test_a_udf_that_llvm_computes_by_an_intrinsic_is_an_error_too(kernels, ptx, 
 
 def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
     import pytest_udftorch
-    from pytest_udftorch.build.libdevice import libdevice_for
-    from pytest_udftorch.build.selection import Part
+    from pytest_udftorch.swap.toolchain.libdevice import libdevice_for
+    from pytest_udftorch.swap.toolchain.selection import Part
 
     broken = tmp_path / "libdevice.10.bc"
     broken.write_bytes(b"BC\xc0\xde" + b"no bitcode")

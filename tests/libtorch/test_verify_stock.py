@@ -9,13 +9,13 @@ import torch
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import UnknownFunctionError
-from pytest_udftorch.exact.rounding import correctly_rounded
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.chunks import run_chunk
-from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
-from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.prove.exact.rounding import correctly_rounded
+from pytest_udftorch.prove.verify import run as verify
+from pytest_udftorch.prove.verify.chunks import run_chunk
+from pytest_udftorch.prove.verify.journal import Journal
+from pytest_udftorch.prove.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
+from pytest_udftorch.prove.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
 BITS = 16

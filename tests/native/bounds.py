@@ -11,8 +11,8 @@ import pytest
 from mpmath import mpf
 from toolchain import SOURCES
 
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 COREM = find_library("corem")
 HAS_FMA = resolve_cpu_level(None) != "baseline"

@@ -17,7 +17,7 @@ import pytest
 from bounds import as_gappa, gappa, largest, needs_gappa
 from mpmath import mpf
 
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.library.description import find_library
 
 FOLDER = find_library("corem").folder
 UNIT = mpf(2) ** -53

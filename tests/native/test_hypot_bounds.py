@@ -12,7 +12,7 @@ import re
 import pytest
 from bounds import as_gappa, gappa, largest, needs_gappa
 
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.library.description import find_library
 
 FOLDER = find_library("corem").folder / "hypot"
 TEMPLATE = (FOLDER / "eight.gappa").read_text(encoding="utf-8")

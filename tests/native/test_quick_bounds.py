@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from bounds import as_gappa, ends, gappa, largest, needs_gappa, run_range
 
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 COREM = find_library("corem")
 COMMON = COREM.folder / "common"

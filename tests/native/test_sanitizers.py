@@ -11,7 +11,7 @@ import pytest
 
 from benches.experiments import sanitizers
 from benches.experiments.sanitizers import ADDRESS, PAGES, THREAD, UNDEFINED, Kit, Outcome
-from pytest_udftorch.build.toolchain import find_compiler, tool
+from pytest_udftorch.swap.toolchain.compiler import find_compiler, tool
 
 PLANTED = Path(__file__).parent / "udf/planted_plugin.cpp"
 

@@ -16,7 +16,7 @@ import pytest
 from bounds import as_gappa, ends, gappa, largest, needs_gappa
 from mpmath import mpf
 
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.swap.library.description import find_library
 
 FOLDER = find_library("corem").folder
 #: How the products are rounded that FMA does not round; a multiple of 2^-4000 is as good as exact.

@@ -17,8 +17,8 @@ import pytest
 import torch
 from forks import Forks
 
-from pytest_udftorch.build.cache import cache_folder
-from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.toolchain.cache import cache_folder
 
 WITNESS = """
 from pathlib import Path

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from pytest_udftorch.errors import UnknownLibraryError
-from pytest_udftorch.library.description import find_library
 from pytest_udftorch.plugin.options import Options, freeze
+from pytest_udftorch.swap.library.description import find_library
 
 
 def chosen(pytester, **options):
@@ -173,7 +173,7 @@ def test_sessions_of_a_run_are_exclusive_on_request(suite, given):
     suite.write(
         test_it="""
         from witness import which
-        from pytest_udftorch.session.exclusive import gate
+        from pytest_udftorch.swap.session.exclusive import gate
 
         def test_it():
             assert which() in ("one", "two")

@@ -26,7 +26,7 @@ JEMALLOC = Path("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")
 # ``right`` compares operators with corem's own functions, so it fails in a stock torch.
 HELPER = """
 import torch
-from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 X = torch.linspace(-5, 5, 1001)
 

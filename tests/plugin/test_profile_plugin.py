@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch.profile.aggregate import Profile, load_all
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.records.profile import Profile, load_all
 
 # The witness computes with torch itself, so these tests do without it.
 FILES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch.swap.records.profile import Profile
 
 TRAINING = """
     import torch

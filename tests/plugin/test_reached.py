@@ -125,7 +125,7 @@ def test_strict_without_an_observer_says_why_it_names_no_operator(suite, monkeyp
     suite.write(
         conftest="""
             from pytest_udftorch.errors import ObserverBuildError
-            from pytest_udftorch.profile import sights
+            from pytest_udftorch.swap.counting import sights
 
             def load_observer(): raise ObserverBuildError("no headers")
             sights.load_observer = load_observer
@@ -186,7 +186,7 @@ def test_a_test_that_measures_runs_without_the_marks(suite):
     suite.write(
         test_it="""
         import torch
-        from pytest_udftorch.session.binder import binder
+        from pytest_udftorch.swap.session.binder import binder
 
         def slots():
             bound = binder()

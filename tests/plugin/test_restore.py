@@ -89,7 +89,7 @@ def test_a_session_that_cannot_be_restored_is_told(suite):
         @pytest.fixture(scope="session", autouse=True)
         def other_tool():
             yield
-            from pytest_udftorch.session.binder import binder
+            from pytest_udftorch.swap.session.binder import binder
 
             bound = binder()
             slot, = [s for s in bound.slots_of("exp", "float32") if s.symbol == "vmsExp"]

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from pytest_udftorch import Session, UdfError, UdfLibrary, build_library, find_library, patched, udf
-from pytest_udftorch.certificates import load
-from pytest_udftorch.profile import Profile, load_all
-from pytest_udftorch.rounding import approx, ulp_distance
-from pytest_udftorch.timers import sync_timer
+from pytest_udftorch.prove import load
+from pytest_udftorch.watch import Profile, load_all
+from pytest_udftorch.prove import approx, ulp_distance
+from pytest_udftorch.measure import sync_timer
 
 
 def share(x: torch.Tensor) -> float:

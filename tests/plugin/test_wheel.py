@@ -17,11 +17,11 @@ from pathlib import Path
 import hidden
 import pytest
 
-from pytest_udftorch import certificates as certificate
-from pytest_udftorch.build.cache import unseal
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.prebuild import LIBRARIES
-from pytest_udftorch.verify.udf_candidate import source_sha256
+from pytest_udftorch import prove
+from pytest_udftorch.cli.prebuild import LIBRARIES
+from pytest_udftorch.prove.verify.udf_candidate import source_sha256
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain.cache import unseal
 
 pytestmark = pytest.mark.slow
 
@@ -87,8 +87,8 @@ def test_a_profile_and_its_report(machine, library):
 def test_every_level_form_and_library_is_there(machine):
     done = machine.python(
         "from pytest_udftorch import build_library\n"
-        "from pytest_udftorch.library.symbols import CPU_LEVELS\n"
-        "from pytest_udftorch.prebuild import LIBRARIES\n"
+        "from pytest_udftorch.swap.library.symbols import CPU_LEVELS\n"
+        "from pytest_udftorch.cli.prebuild import LIBRARIES\n"
         "for library in LIBRARIES:\n"
         "    for level in CPU_LEVELS:\n"
         "        for profiled in (False, True):\n"
@@ -121,11 +121,11 @@ def test_activations_for_gpus_are_shipped_as_a_session_asks_for_them(machine):
     done = machine.python(
         "import functools\n"
         "from pytest_udftorch import patched\n"
-        "from pytest_udftorch.build.job import available\n"
-        "from pytest_udftorch.build.libdevice import composites_job\n"
-        "from pytest_udftorch.build.toolchain import find_compiler\n"
-        "from pytest_udftorch.compiled.follower import follower\n"
-        "from pytest_udftorch.cuda.launcher import for_gpus\n"
+        "from pytest_udftorch.swap.toolchain.job import available\n"
+        "from pytest_udftorch.swap.toolchain.libdevice import composites_job\n"
+        "from pytest_udftorch.swap.toolchain.compiler import find_compiler\n"
+        "from pytest_udftorch.swap.compiled.follower import follower\n"
+        "from pytest_udftorch.swap.cuda.launcher import for_gpus\n"
         "with patched('corem', composites=True):\n"
         "    parts = for_gpus(follower.active.composites)\n"
         "    print(len(parts[0].functions))\n"
@@ -165,7 +165,7 @@ def test_an_exclusive_session_needs_no_compiler(machine):
     done = machine.python(
         "import torch\n"
         "from pytest_udftorch import patched\n"
-        "from pytest_udftorch.session.exclusive import gate\n"
+        "from pytest_udftorch.swap.session.exclusive import gate\n"
         "x = torch.linspace(-3, 3, 301)\n"
         "stock = torch.exp(x)\n"
         "with patched('canary', exclusive=True):\n"
@@ -323,7 +323,7 @@ def test_certificates_are_of_the_shipped_sources(wheel, tmp_path):
     certificates = list(corem.folder.glob("*/*.certificate.json"))
     assert len(certificates) == 24
     for path in certificates:
-        subject = certificate.load(path).subject
+        subject = prove.load(path).subject
         assert subject["source_sha256"] == source_sha256(corem, subject["function"]), path.name
 
 
@@ -335,7 +335,7 @@ def test_certificates_name_the_shipped_builds(wheel, tmp_path):
         named = [name for name in archive.namelist() if certificates.search(name)]
         archive.extractall(tmp_path, named)
     for path in sorted(tmp_path.rglob("*.certificate.json")):
-        builds = {run.identity["library_sha256"] for run in certificate.load(path).runs}
+        builds = {run.identity["library_sha256"] for run in prove.load(path).runs}
         assert builds <= shipped, (
             f"{path.name} names a build that the wheel does not have. Repeat its runs on the "
             "builds of the wheel: udftorch verify LIBRARY --again, with UDFTORCH_PREBUILT set."

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.planning.search_record import JournalError
+from pytest_udftorch.measure.planning.search_record import JournalError
 
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

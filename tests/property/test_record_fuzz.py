@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from observed import META, Recorder, net
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records.file import ProfileWriter, read
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records.file import ProfileWriter, read
 
 
 @pytest.fixture(scope="module")

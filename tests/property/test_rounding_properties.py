@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch.exact import formats, rounding
-from pytest_udftorch.exact import strategies as inputs
-from pytest_udftorch.exact.formats import FORMATS
-from pytest_udftorch.exact.rounding import correctly_rounded, ulp_distance
-from pytest_udftorch.exact.ziv import round_dyadic
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.prove.exact import formats, rounding
+from pytest_udftorch.prove.exact import strategies as inputs
+from pytest_udftorch.prove.exact.formats import FORMATS
+from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_distance
+from pytest_udftorch.prove.exact.ziv import round_dyadic
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]

@@ -10,7 +10,7 @@ import pytest
 from benches import stored
 from benches.experiments import aarch64_session
 from benches.experiments.other_machines import _ARM
-from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.swap import FUNCTIONS
 
 NATIVE = Path(__file__).parents[1] / "native" / "udf"
 STORED = stored.load(stored.RESULTS / "aarch64_session.json")
@@ -32,7 +32,8 @@ def test_the_runtime_rebinds_counts_and_restores_on_aarch64(tmp_path):
     for words in (
         [*clang, "-fPIC", "-DCALLER", "-shared", *link, source, *libraries, "-o", shared],
         [
-            *clang, "-fPIE", f"-I{aarch64_session.ROOT / 'llvm/runtime'}", source, *_ARM.link,
+            *clang, "-fPIE", f"-I{aarch64_session.ROOT / 'pytest_udftorch/swap/native/c'}", source,
+            *_ARM.link,
             *link, shared, runtime, *libraries, f"-Wl,-rpath,{tmp_path}",
             f"-Wl,-rpath,{runtime.parent}", "-o", program,
         ],

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_udftorch.rounding import MismatchError, NothingToCheckError, approx
+from pytest_udftorch.prove import MismatchError, NothingToCheckError, approx
 
 X = np.linspace(-4, 4, 101, dtype=np.float32)
 
@@ -38,7 +38,7 @@ def test_the_message_shows_the_worst_element_and_who_is_nearer_the_truth(pyteste
         """
         import numpy as np
         import torch
-        from pytest_udftorch.rounding import approx
+        from pytest_udftorch.prove import approx
 
         want = torch.ones(10)
         got = want.clone()

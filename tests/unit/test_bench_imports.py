@@ -14,30 +14,30 @@ INSIDE = {
     # The parsers, of which the site's reference is made.
     "site_pages.py": {"pytest_udftorch.cli.command", "pytest_udftorch.plugin.options"},
     # The bytes that the profiler's runtime has allocated.
-    "profile_overhead.py": {"pytest_udftorch.native.runtime"},
+    "profile_overhead.py": {"pytest_udftorch.swap.native.runtime"},
     # Which runtime is loaded, and the CPU levels to try.
-    "sanitized.py": {"pytest_udftorch.library.symbols", "pytest_udftorch.native.runtime"},
+    "sanitized.py": {"pytest_udftorch.swap.library.symbols", "pytest_udftorch.swap.native.runtime"},
     # The slots that a session finds, and the sources of the runtime.
     "aarch64_session.py": {
-        "pytest_udftorch.native.runtime",
-        "pytest_udftorch.session.binder",
+        "pytest_udftorch.swap.native.runtime",
+        "pytest_udftorch.swap.session.binder",
     },
     # The math symbols that a session binds.
-    "inlined.py": {"pytest_udftorch.session.binder"},
+    "inlined.py": {"pytest_udftorch.swap.session.binder"},
     # The journal that verify keeps, and the MPFR that it loads.
     "float64_check.py": {
-        "pytest_udftorch.verify.line_journal",
-        "pytest_udftorch.verify.reference.checker",
+        "pytest_udftorch.prove.verify.line_journal",
+        "pytest_udftorch.prove.verify.reference.checker",
     },
     # What a session would bind in a wheel for another processor.
     "wheel_symbols.py": {
-        "pytest_udftorch.library.symbols",
-        "pytest_udftorch.native.runtime",
-        "pytest_udftorch.session.binder",
+        "pytest_udftorch.swap.library.symbols",
+        "pytest_udftorch.swap.native.runtime",
+        "pytest_udftorch.swap.session.binder",
     },
     # What the compilers of this process are following, kept beside a proof.
-    "cuda_digests.py": {"pytest_udftorch.compiled.follower"},
-    "cuda_pairs.py": {"pytest_udftorch.compiled.follower"},
+    "cuda_digests.py": {"pytest_udftorch.swap.compiled.follower"},
+    "cuda_pairs.py": {"pytest_udftorch.swap.compiled.follower"},
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from benches.render import bench_report, browser
 from benches.render.bench_report import BenchFormatError
 from pytest_udftorch import cli
-from pytest_udftorch.profile import report
+from pytest_udftorch.watch.profile import report
 
 RESULTS = sorted((Path(__file__).parents[2] / "benches" / "results").glob("compile_*.json"))
 HOSTILE = '<script>document.title="taken"</script>'

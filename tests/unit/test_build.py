@@ -15,16 +15,6 @@ import pytest
 from builds import TOML, TWICE, forget
 from parameters import mostly_slow
 
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import job, toolchain
-from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.build.cache import cache_folder
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import (
-    find_compiler,
-    for_other_machines,
-    resolve_cpu_level,
-)
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -35,8 +25,18 @@ from pytest_udftorch.errors import (
     SourceCompileError,
     UnknownFunctionError,
 )
-from pytest_udftorch.library.symbols import CPU_LEVELS
-from pytest_udftorch.native.runtime import pass_plugin, runtime
+from pytest_udftorch.swap.library.symbols import CPU_LEVELS
+from pytest_udftorch.swap.native.runtime import pass_plugin, runtime
+from pytest_udftorch.swap.toolchain import cache as cache_module
+from pytest_udftorch.swap.toolchain import compiler as toolchain
+from pytest_udftorch.swap.toolchain import job, shared_library
+from pytest_udftorch.swap.toolchain.cache import cache_folder
+from pytest_udftorch.swap.toolchain.compiler import (
+    find_compiler,
+    for_other_machines,
+    resolve_cpu_level,
+)
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_the_folder_of_another_build_is_not_taken(cache, make, monkeypatch):
 
 def test_contents_are_compared_once_in_a_process(cache, make, monkeypatch):
     build_library(make(TWICE))
-    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setattr(cache_module, "sha256_of", None)
     assert build_library(make(TWICE)).scalar_function("exp")(21.0) == 42.0
 
@@ -356,8 +356,8 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(cache, make):
     code = (
         "import os, sys, threading\n"
         "from pathlib import Path\n"
-        "from pytest_udftorch.build import cache\n"
-        "from pytest_udftorch.build.shared import build_library\n"
+        "from pytest_udftorch.swap.toolchain import cache\n"
+        "from pytest_udftorch.swap.toolchain.shared_library import build_library\n"
         "held, done = threading.Event(), threading.Event()\n"
         "def hold():\n"
         "    with cache.opened(cache.cache_folder() / 'other'):\n"
@@ -382,7 +382,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_parent(cache):
     """The parent ends in the middle of a build; its child lives on, and others can build."""
     code = (
         "import os, sys, time\n"
-        "from pytest_udftorch.build import cache\n"
+        "from pytest_udftorch.swap.toolchain import cache\n"
         "with cache.opened(cache.cache_folder() / 'one'):\n"
         "    if os.fork() == 0:\n"
         "        print(os.getpid(), flush=True)\n"
@@ -395,7 +395,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_parent(cache):
         child = int(parent.stdout.readline())
         try:
             parent.wait(60)
-            taken = "from pytest_udftorch.build import cache\n"
+            taken = "from pytest_udftorch.swap.toolchain import cache\n"
             taken += "with cache.opened(cache.cache_folder() / 'one'): pass\n"
             subprocess.run([sys.executable, "-c", taken], check=True, timeout=30)
         finally:
@@ -562,7 +562,7 @@ def test_cpu_level_from_the_environment(monkeypatch):
 def test_nothing_here_imports_torch():
     code = (
         "import sys, pytest_udftorch as p; p.build_library, p.find_library('std'); "
-        "import pytest_udftorch.build, pytest_udftorch.session; "
+        "import pytest_udftorch.swap.toolchain, pytest_udftorch.swap.session; "
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,17 +17,12 @@ import pytest
 from builds import TOML, TWICE, forget
 from injected import Faults
 
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import toolchain
-from pytest_udftorch.build.cache import cache_folder, fill
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.errors import (
-    CacheError,
-    CompilerStoppedError,
-    SourceCompileError,
-    UdfError,
-)
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceCompileError, UdfError
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain import cache as cache_module
+from pytest_udftorch.swap.toolchain import compiler as toolchain
+from pytest_udftorch.swap.toolchain.cache import cache_folder, fill
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 KILLED = Path(__file__).parents[1] / "killed.py"
 
@@ -63,7 +58,7 @@ def python(code: str, *arguments: object, **given) -> subprocess.CompletedProces
 #: Builds a library, and prints the error or a result.
 BUILD = """
 import sys
-from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 from pytest_udftorch.errors import UdfError
 try:
     print(build_library(sys.argv[1]).scalar_function("exp")(21.0))
@@ -472,7 +467,8 @@ def test_a_build_that_another_process_has_just_put_there_stays(cache, monkeypatc
     """Where there are no locks, another process may be first after the last look."""
     folder = cache / "a"
     rival = (
-        "import sys; from pathlib import Path; from pytest_udftorch.build.cache import fill\n"
+        "import sys; from pathlib import Path\n"
+        "from pytest_udftorch.swap.toolchain.cache import fill\n"
         "fill(Path(sys.argv[1]), lambda aside: (aside / 'content').write_text('x') and {})\n"
         "if sys.argv[2] == 'True':\n"
         "    (Path(sys.argv[1]) / 'content').write_text('y')\n"
@@ -503,7 +499,7 @@ def test_a_build_that_another_process_has_just_put_there_stays(cache, monkeypatc
 def test_a_builder_that_waits_too_long_names_the_holder(cache, library, monkeypatch):
     code = (
         "import sys, time\n"
-        "from pytest_udftorch.build import cache\n"
+        "from pytest_udftorch.swap.toolchain import cache\n"
         "with cache.opened(cache.cache_folder() / sys.argv[1]):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(100)\n"
@@ -548,7 +544,7 @@ def test_a_child_forked_while_another_thread_takes_a_lock_does_not_keep_it(cache
     """The fork comes between the locking and the block that it protects."""
     code = (
         "import os, sys, time\n"
-        "from pytest_udftorch.build import cache\n"
+        "from pytest_udftorch.swap.toolchain import cache\n"
         "def fork(*_):\n"
         "    if child := os.fork():\n"
         "        os.write(1, str(child).encode())\n"
@@ -610,7 +606,7 @@ def elsewhere(path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from pytest_udftorch.build import cache\n"
+        "from pytest_udftorch.swap.toolchain import cache\n"
         "def make(aside):\n"
         "    (aside / 'content').write_bytes(bytes(2**20))\n"
         "    return {}\n"
@@ -667,7 +663,7 @@ def test_the_next_build_of_a_process_reads_the_cache_only_after_a_while(cache, m
     elsewhere(cache / "b")
     fill(cache / "c", one_file)
     assert sorted(p.name for p in cache.iterdir()) == ["a", "b", "c"]
-    monkeypatch.setattr("pytest_udftorch.build.cache._TIDY_AFTER", 0.0)
+    monkeypatch.setattr("pytest_udftorch.swap.toolchain.cache._TIDY_AFTER", 0.0)
     fill(cache / "d", one_file)
     assert sorted(p.name for p in cache.iterdir()) == ["a", "c", "d"]
 

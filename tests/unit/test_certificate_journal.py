@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
-from pytest_udftorch.verify.journal import (
+from pytest_udftorch.prove.verify.certificate import ChunkResult, Example, Tally
+from pytest_udftorch.prove.verify.journal import (
     ChunkJournalError,
     Journal,
     OtherRunError,

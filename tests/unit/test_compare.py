@@ -13,13 +13,14 @@ from observed import META, Recorder
 from test_certificate import SUBJECT, make, make_run
 
 from pytest_udftorch import cli
-from pytest_udftorch.compare import baseline, change, outputs, show
-from pytest_udftorch.compare.figures import QUANTITIES, Figures
 from pytest_udftorch.errors import BaselineError, CompareError, CompareLimitError
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.verify.certificate import Tally
-from pytest_udftorch.verify.certificate_file import save
+from pytest_udftorch.prove.verify.certificate import Tally
+from pytest_udftorch.prove.verify.certificate_file import save
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.records.profile import Profile
+from pytest_udftorch.watch.compare import baseline, change, outputs
+from pytest_udftorch.watch.compare import views as show
+from pytest_udftorch.watch.compare.figures import QUANTITIES, Figures
 
 
 def summary(values, function="exp", **meta):

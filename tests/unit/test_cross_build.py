@@ -8,9 +8,9 @@ import pytest
 
 from benches.experiments import aarch64_forms, other_machines
 from pytest_udftorch import build_library, find_library
-from pytest_udftorch.build.cross import SYSROOTS, cross_library
 from pytest_udftorch.errors import CpuLevelError, NativeLibraryError, UnknownFunctionError
-from pytest_udftorch.library.symbols import FUNCTIONS, forms
+from pytest_udftorch.swap.library.symbols import FUNCTIONS, forms
+from pytest_udftorch.swap.toolchain.cross import SYSROOTS, cross_library
 
 SYSROOT = SYSROOTS["aarch64"]
 needs_sysroot = pytest.mark.skipif(

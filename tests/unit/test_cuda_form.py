@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from pytest_udftorch.build import cuda_form
-from pytest_udftorch.build.cuda_form import (
+from pytest_udftorch.errors import CacheError, CudaFormError
+from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.swap.toolchain import cuda_form
+from pytest_udftorch.swap.toolchain.cuda_form import (
     DOUBLE,
     FLOAT_FLOAT,
     Gpu,
@@ -20,8 +22,6 @@ from pytest_udftorch.build.cuda_form import (
     resolved_form,
     store_measurement,
 )
-from pytest_udftorch.errors import CacheError, CudaFormError
-from pytest_udftorch.session.session import patched
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 RTX = Gpu("NVIDIA GeForce RTX 4090", (8, 9))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytest_udftorch.delta_debugging import smallest
+from pytest_udftorch.base.delta_debugging import smallest
 
 
 @pytest.mark.parametrize("guilty", [[5], [0, 19], [3, 4, 11], list(range(20))])

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from pytest_udftorch import __version__, doctor
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import prebuilt, progress
-from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.build.progress import VARIABLE
-from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.cli import FAILED, MISUSE, main
+from pytest_udftorch.swap.toolchain import cache as cache_module
+from pytest_udftorch.swap.toolchain import progress, shared_library
+from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
+from pytest_udftorch.swap.toolchain.progress import VARIABLE
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 TOML = (
     '[library]\nname = "mine"\nversion = "1"\n'
@@ -26,7 +26,7 @@ TOML = (
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setattr(cache_module, "_checked", {})
     return folder
 
@@ -129,7 +129,7 @@ def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monk
     said = capsys.readouterr()
     assert f"{prebuilt.VARIABLE}={store}" in said.out
     assert "[1/" in said.err
-    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setenv(prebuilt.VARIABLE, str(store))
     for profiled in (False, True):
         assert build_library(library, profiled=profiled).path.is_relative_to(store)
@@ -140,7 +140,7 @@ def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monk
 
 def slow_build(tmp_path, library, seconds, **more):
     """Build with a clang that waits, and return what was written on standard error."""
-    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
     clang = tmp_path / "slow-clang"
     clang.write_text(

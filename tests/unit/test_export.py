@@ -19,9 +19,9 @@ import mpmath
 import pytest
 
 from pytest_udftorch import cli
-from pytest_udftorch.certificates import CertificateExportError, fpcore, herbie_platform, load
-from pytest_udftorch.exact import composites
-from pytest_udftorch.verify.export import FORMULAS
+from pytest_udftorch.prove import CertificateExportError, fpcore, herbie_platform, load
+from pytest_udftorch.prove.exact import composites
+from pytest_udftorch.prove.verify.export import FORMULAS
 
 UDFS = Path(__file__).parents[2] / "udfs"
 BITS = 400

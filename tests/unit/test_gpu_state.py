@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_udftorch.timing import gpu_state
+from pytest_udftorch.measure.timing import gpu_state
 
 
 class NvmlError(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.compat import OLDEST_PYTHON, require_host, this_host
+from pytest_udftorch.base.host import OLDEST_PYTHON, require_host, this_host
 from pytest_udftorch.errors import UnsupportedHostError
 
 GOOD = dataclasses.replace(

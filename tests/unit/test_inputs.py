@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_udftorch.exact import strategies as inputs
-from pytest_udftorch.exact.rounding import correctly_rounded
+from pytest_udftorch.prove.exact import strategies as inputs
+from pytest_udftorch.prove.exact.rounding import correctly_rounded
 
 
 def rounded(function, *bits):

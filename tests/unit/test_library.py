@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.errors import (
-    LibraryFormatError,
-    UnknownFunctionError,
-    UnknownLibraryError,
-)
-from pytest_udftorch.library.description import (
+from pytest_udftorch.errors import LibraryFormatError, UnknownFunctionError, UnknownLibraryError
+from pytest_udftorch.swap.library.description import (
     available_libraries,
     check_names,
     find_library,
     load_library,
 )
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 EXP = '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
@@ -239,7 +235,7 @@ def test_what_is_no_sequence_of_names_is_refused(names):
 def test_entry_point_that_names_no_folder(monkeypatch):
     from importlib import metadata
 
-    from pytest_udftorch.library import description as library
+    from pytest_udftorch.swap.library import description as library
 
     entry = metadata.EntryPoint(
         "broken", "no_such_module_anywhere:thing", library.ENTRY_POINT_GROUP
@@ -274,7 +270,7 @@ def test_listing_and_unknown_names_run_no_code(tmp_path, monkeypatch, capsys):
     from importlib import metadata
 
     from pytest_udftorch.cli import main
-    from pytest_udftorch.library import description as library
+    from pytest_udftorch.swap.library import description as library
 
     ran = tmp_path / "ran"
     package = write(tmp_path / "offers_udfs", HEAD + EXP)
@@ -306,7 +302,7 @@ def test_a_broken_library_does_not_hide_the_others(tmp_path, monkeypatch, capsys
     from importlib import metadata
 
     from pytest_udftorch.cli import main
-    from pytest_udftorch.library import description as library
+    from pytest_udftorch.swap.library import description as library
 
     package = write(tmp_path / "broken_udfs", "[")
     (package / "__init__.py").touch()

@@ -3,7 +3,7 @@
 
 from html.parser import HTMLParser
 
-from pytest_udftorch.notebook import Showable, Shown, text_table
+from pytest_udftorch.base.notebook import Showable, Shown, text_table
 
 
 class Thing(Showable):

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import pytest_udftorch
 from pytest_udftorch import cli
 from pytest_udftorch.errors import LibraryFormatError, UnknownFunctionError
-from pytest_udftorch.library.description import find_library, load_library
-from pytest_udftorch.library.symbols import OPERATOR_UDFS
-from pytest_udftorch.overrides.operator_udfs import operator_udf
-from pytest_udftorch.records.layout import FIRST_OPERATOR_UDF
+from pytest_udftorch.swap.library.description import find_library, load_library
+from pytest_udftorch.swap.library.symbols import OPERATOR_UDFS
+from pytest_udftorch.swap.overrides.operator_udfs import operator_udf
+from pytest_udftorch.swap.records.layout import FIRST_OPERATOR_UDF
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 LOG = '[operators."aten::log.out"]\nsource = "o.cpp"\nfunction = "log_udf_out"\n'
@@ -146,6 +147,6 @@ def test_the_command_lists_functions_and_operators(tmp_path, capsys):
 
 
 def test_numbers_are_those_of_the_native_half():
-    header = (Path(__file__).parents[2] / "llvm" / "runtime" / "udfprof.h").read_text()
+    header = (Path(pytest_udftorch.__file__).parent / "swap/native/c/udfprof.h").read_text()
     assert f"UDFPROF_OPERATOR_UDFS = {OPERATOR_UDFS}," in header
     assert f"UDFPROF_FIRST_OPERATOR_UDF = {FIRST_OPERATOR_UDF}," in header

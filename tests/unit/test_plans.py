@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_udftorch.planning import plans
+from pytest_udftorch.measure.planning import plans
 
 
 def costly(price):

@@ -9,20 +9,20 @@ import sysconfig
 
 import pytest
 
-from pytest_udftorch import prebuild
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import pack, prebuilt
-from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import ABSENT
-from pytest_udftorch.build.torch_part import headers_of
+from pytest_udftorch.cli import prebuild
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
     LibdeviceError,
     NativeLibraryError,
 )
-from pytest_udftorch.library import description
+from pytest_udftorch.swap.library import description
+from pytest_udftorch.swap.toolchain import cache as cache_module
+from pytest_udftorch.swap.toolchain import pack, shared_library
+from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
+from pytest_udftorch.swap.toolchain.compiler import ABSENT
+from pytest_udftorch.swap.toolchain.shared_library import build_library
+from pytest_udftorch.swap.toolchain.torch_part import headers_of
 
 TOML = (
     '[library]\nname = "twice"\nversion = "1"\n'
@@ -36,7 +36,7 @@ def no_compiler():
 
 
 def forget(monkeypatch):
-    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(shared_library, "_built", {})
     monkeypatch.setattr(cache_module, "_checked", {})
     monkeypatch.setattr(prebuilt, "_checked", {})
     monkeypatch.setattr(prebuilt, "_indices", {})
@@ -72,7 +72,7 @@ def store(tmp_path, cache, library, monkeypatch):
     forget(monkeypatch)
     shutil.rmtree(cache)
     monkeypatch.setenv(prebuilt.VARIABLE, str(folder))
-    monkeypatch.setattr(build_module, "find_compiler", no_compiler)
+    monkeypatch.setattr(shared_library, "find_compiler", no_compiler)
     return folder
 
 
@@ -96,7 +96,7 @@ def test_a_shipped_build_comes_before_a_compiler(store, library, monkeypatch):
     def unwanted():
         raise AssertionError("somebody looked for a compiler")
 
-    monkeypatch.setattr(build_module, "find_compiler", unwanted)
+    monkeypatch.setattr(shared_library, "find_compiler", unwanted)
     assert doubled(build_library(library, "avx2")) == 42.0
 
 
@@ -227,7 +227,7 @@ def test_export_outside_a_recording_is_an_error(tmp_path):
 def cached(cache, library, monkeypatch):
     build_library(library, "avx2")
     forget(monkeypatch)
-    monkeypatch.setattr(build_module, "find_compiler", no_compiler)
+    monkeypatch.setattr(shared_library, "find_compiler", no_compiler)
     return cache
 
 
@@ -328,7 +328,7 @@ def test_a_shipped_build_of_every_library_is_found_wherever_the_package_lies(tmp
     shutil.copytree(description.shipped_folder(), moved)
 
     def recipe(library):
-        return build_module.library_job(library, "avx2", ABSENT).recipe()
+        return shared_library.library_job(library, "avx2", ABSENT).recipe()
 
     for name in prebuild.LIBRARIES:
         here = description.find_library(name)

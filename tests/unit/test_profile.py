@@ -14,6 +14,7 @@ import pytest
 from observed import META, Recorder, net
 
 from pytest_udftorch import cli
+from pytest_udftorch.base.units import share_text, time_text, value_text
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
@@ -23,10 +24,12 @@ from pytest_udftorch.errors import (
     ProfileMismatchError,
     RunsDifferError,
 )
-from pytest_udftorch.profile.aggregate import IDENTITY, KINDS, Profile, load_all, merge
-from pytest_udftorch.profile.text import share_text, time_text, value_text
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.records.export import write_text
+from pytest_udftorch.swap.records.profile import KINDS, Profile, load_all, merge
+from pytest_udftorch.swap.records.totals import IDENTITY
+from pytest_udftorch.watch import html
 
 
 def from_recorder(recorder, **meta):
@@ -433,7 +436,8 @@ def test_a_layer_has_the_same_name_everywhere(tmp_path):
     place = header.split(",").index("layer")
     assert {line.split(",")[place] for line in lines} == set(want)
     assert {c["layer"]: c["elements"] for c in found.to_dict()["cells"]} == want
-    page = found.to_html(tmp_path / "new" / "p.html")
+    page = html([found])
+    write_text(tmp_path / "new" / "p.html", page)
     assert (tmp_path / "new" / "p.html").read_text() == page
     assert all(f'data-sort="{name}"' in page for name in want)
     with pytest.raises(ValueError, match=r"'layers'\. Did you mean 'layer'"):

@@ -26,10 +26,10 @@ from pytest_udftorch.errors import (
     ProfileLossWarning,
     ProfileVersionError,
 )
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records import layout
-from pytest_udftorch.records.file import ProfileWriter, read
-from pytest_udftorch.records.layout import StringTable
+from pytest_udftorch.swap.records import file as record
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.records.file import ProfileWriter, read
+from pytest_udftorch.swap.records.layout import StringTable
 
 
 @pytest.fixture
@@ -261,7 +261,8 @@ def test_two_writers_of_one_file(tmp_path):
         with pytest.raises(ProfileFileBusyError, match="Another session is writing"):
             ProfileWriter(path, strings, META)
         other = (
-            "import sys; from pathlib import Path; from pytest_udftorch.records import file as r\n"
+            "import sys; from pathlib import Path\n"
+            "from pytest_udftorch.swap.records import file as r\n"
             "try: r.ProfileWriter(Path(sys.argv[1]), r.StringTable(), {})\n"
             "except r.ProfileFileBusyError: print('busy')"
         )
@@ -383,7 +384,7 @@ def test_a_process_that_is_killed_leaves_all_it_wrote(tmp_path):
     path = tmp_path / "p.bin"
     code = (
         "import os, signal, sys; import numpy as np; from pathlib import Path\n"
-        "from pytest_udftorch.records import file as r\n"
+        "from pytest_udftorch.swap.records import file as r\n"
         "w = r.ProfileWriter(Path(sys.argv[1]), r.StringTable(), {})\n"
         "w.events(np.zeros(9, r.EVENT)); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -15,8 +15,8 @@ from observed import META, Recorder, net
 from benches.render import browser
 from pytest_udftorch import cli
 from pytest_udftorch.errors import NoProfileError
-from pytest_udftorch.profile import ranges, report
-from pytest_udftorch.profile.aggregate import Profile, load_all
+from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.watch.profile import ranges, report
 
 HOSTILE = '<script>document.title="taken"</script>&amp;"\'<img src=x onerror=alert(1)>'
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_udftorch.exact import rounding
-from pytest_udftorch.exact.rounding import (
+from pytest_udftorch.prove.exact import rounding
+from pytest_udftorch.prove.exact.rounding import (
     assert_bitwise_same,
     assert_correctly_rounded,
     assert_ulp,
     correctly_rounded,
 )
-from pytest_udftorch.exact.strategies import sample
+from pytest_udftorch.prove.exact.strategies import sample
 
 FUNCTIONS = ("exp", "expm1", "log", "sin", "cos")
 

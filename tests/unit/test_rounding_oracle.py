@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pytest_udftorch.exact import rounding, ziv
-from pytest_udftorch.exact.formats import FORMATS, decode, encode
-from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
-from pytest_udftorch.exact.strategies import sample
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.prove.exact import rounding, ziv
+from pytest_udftorch.prove.exact.formats import FORMATS, decode, encode
+from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_error
+from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_udftorch.exact import formats, rounding
-from pytest_udftorch.exact.formats import FORMATS
+from pytest_udftorch.prove.exact import formats, rounding
+from pytest_udftorch.prove.exact.formats import FORMATS
 
 FLOATS = (np.float16, np.float32, np.float64)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytest_udftorch.timing import statistics as samples
+from pytest_udftorch.measure.timing import statistics as samples
 
 
 def test_interval_holds_the_median_and_orders_its_bounds():

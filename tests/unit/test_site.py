@@ -57,7 +57,7 @@ def test_the_reference_of_the_api_has_every_public_name():
     page = site_pages.api_page()
     listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "api.md").read_text(), re.M)
     assert page.count("\n::: ") == len(listed)
-    assert "::: pytest_udftorch.profile.Profile\n" in page
+    assert "::: pytest_udftorch.watch.Profile\n" in page
 
 
 @pytest.mark.parametrize(

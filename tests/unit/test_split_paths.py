@@ -9,13 +9,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch.build import libdevice
-from pytest_udftorch.build.bitcode import failed
-from pytest_udftorch.build.job import run_stages
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.swap.toolchain import libdevice
+from pytest_udftorch.swap.toolchain.bitcode import failed
+from pytest_udftorch.swap.toolchain.compiler import FLAGS, find_compiler, resolve_cpu_level
+from pytest_udftorch.swap.toolchain.job import run_stages
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 COREM = find_library("corem")
 

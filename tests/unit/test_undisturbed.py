@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pytest_udftorch.undisturbed import undisturbed
+from pytest_udftorch.base.interrupts import undisturbed
 
 
 class Interrupted(BaseException):

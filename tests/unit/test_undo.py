@@ -3,7 +3,7 @@
 
 import pytest
 
-from pytest_udftorch.overrides.undo import Undo
+from pytest_udftorch.swap.overrides.undo import Undo
 
 
 class Base:

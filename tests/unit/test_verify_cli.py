@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_udftorch import certificates as certificate
-from pytest_udftorch import cli
-from pytest_udftorch.build.cache import sha256_of
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.verify.reference import checker as reference
+from pytest_udftorch import cli, prove
+from pytest_udftorch.prove.verify.reference import checker as reference
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain.cache import sha256_of
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 HAS_LLVMLIBC = any(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
 REFERENCE = f"--reference={'auto' if HAS_LLVMLIBC else 'libm'}"
@@ -36,7 +35,7 @@ def test_verify_writes_a_certificate_and_a_line(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "libm exp float32, scalar, " in out
     assert "not correctly rounded, of 131,072" in out
-    made = certificate.load(tmp_path / "exp.float32.certificate.json")
+    made = prove.load(tmp_path / "exp.float32.certificate.json")
     assert made.subject["function"] == "exp"
     assert not made.runs[0].complete
 
@@ -46,7 +45,7 @@ def test_several_functions_and_forms_at_once(tmp_path):
     arguments = ["--cpu-level=all", "--form=all", "--chunks=16256:16257", f"--out={tmp_path}"]
     assert run("verify", "corem", "exp", "expm1", *QUICK, *arguments) == 0
     for function in ("exp", "expm1"):
-        made = certificate.load(tmp_path / f"{function}.float32.certificate.json")
+        made = prove.load(tmp_path / f"{function}.float32.certificate.json")
         keys = {(r.identity["cpu_level"], r.identity["form"]) for r in made.runs}
         assert ("baseline", "scalar") in keys
         assert len(keys) == len(made.runs) >= 2
@@ -81,7 +80,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_udftorch.verify.journal.Journal.record", interrupt)
+        patch.setattr("pytest_udftorch.prove.verify.journal.Journal.record", interrupt)
         assert verify_libm(tmp_path) == cli.INTERRUPTED
     assert "--resume" in capsys.readouterr().err
     assert verify_libm(tmp_path) == cli.MISUSE
@@ -150,7 +149,7 @@ def test_certificates_are_checked_merged_and_tabulated(tmp_path, capsys):
     parts = [tmp_path / x / "exp.float32.certificate.json" for x in "ab"]
     merged = tmp_path / "merged.json"
     assert run("certificate", "merge", *parts, "--out", merged) == 0
-    assert certificate.load(merged).runs[0].tally.inputs == 3 << 16
+    assert prove.load(merged).runs[0].tally.inputs == 3 << 16
     capsys.readouterr()
     assert run("certificate", "check", merged) == cli.FAILED
     assert "3 of 65536 chunks are done" in capsys.readouterr().err
@@ -290,7 +289,7 @@ def again(library, *more):
 
 
 def own_run(library):
-    return certificate.load(library / "hypot.float32.certificate.json").runs[0]
+    return prove.load(library / "hypot.float32.certificate.json").runs[0]
 
 
 def test_a_new_build_with_the_same_outputs_is_named(own, capsys):
@@ -307,10 +306,10 @@ def test_a_new_build_with_the_same_outputs_is_named(own, capsys):
 
 def test_a_new_build_with_other_outputs_is_not_named(own, capsys):
     path = own / "hypot.float32.certificate.json"
-    stored = certificate.load(path)
+    stored = prove.load(path)
     (only,) = stored.runs
     other = replace(only, chunks={**only.chunks, 2: only.chunks[1]})
-    certificate.save(replace(stored, runs=(other,)), path)
+    prove.save(replace(stored, runs=(other,)), path)
     assert again(own) == cli.FAILED
     captured = capsys.readouterr()
     assert "other outputs in 1 chunks" in captured.out

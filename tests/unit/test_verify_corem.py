@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 from parameters import mostly_slow
 
-from pytest_udftorch import certificates as certificate
-from pytest_udftorch.build.cache import sha256_of
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.exact.rounding import assert_correctly_rounded
-from pytest_udftorch.exact.strategies import read_hard_cases, sample
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import FUNCTIONS, forms
-from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.chunks import outputs_digest, run_chunk
-from pytest_udftorch.verify.reference.checker import (
+from pytest_udftorch import prove
+from pytest_udftorch.prove.exact.rounding import assert_correctly_rounded
+from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample
+from pytest_udftorch.prove.verify import run as verify
+from pytest_udftorch.prove.verify.chunks import outputs_digest, run_chunk
+from pytest_udftorch.prove.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     CheckJob,
@@ -29,8 +24,13 @@ from pytest_udftorch.verify.reference.checker import (
     checker_file,
     load_checker,
 )
-from pytest_udftorch.verify.schedule import Request, make_schedule
-from pytest_udftorch.verify.udf_candidate import quick_sha256, short_sha256, source_sha256
+from pytest_udftorch.prove.verify.schedule import Request, make_schedule
+from pytest_udftorch.prove.verify.udf_candidate import quick_sha256, short_sha256, source_sha256
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.library.symbols import FUNCTIONS, forms
+from pytest_udftorch.swap.toolchain.cache import sha256_of
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
@@ -156,7 +156,7 @@ def certified(function):
     path = verify.certificate_path(schedule, None, "corem")
     if not path.exists():
         pytest.skip(f"{function} has no certificate yet")
-    return schedule, certificate.load(path)
+    return schedule, prove.load(path)
 
 
 @pytest.mark.parametrize("function", COREM.function_names)
@@ -197,7 +197,7 @@ def stale(library, digest, sources=source_sha256):
     """The certificates that name another binary and other sources of their function."""
     found = []
     for path in sorted(library.folder.glob("*/*.certificate.json")):
-        stored = certificate.load(path)
+        stored = prove.load(path)
         binaries = {run.identity["library_sha256"] for run in stored.runs}
         if digest not in binaries and stored.subject["source_sha256"] != sources(
             library, stored.subject["function"]
@@ -214,7 +214,7 @@ def test_runs_of_a_function_name_one_build_of_each_level(library):
     """
     builds = defaultdict(set)
     for path in find_library(library).folder.glob("*/*.certificate.json"):
-        for run in certificate.load(path).runs:
+        for run in prove.load(path).runs:
             if "short_sha256" not in run.identity:
                 key = (run.identity["cpu_level"], "quick_sha256" in run.identity)
                 builds[path.parent.name, key].add(run.identity["library_sha256"])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pytest_udftorch.errors import CacheError
-from pytest_udftorch.exact.rounding import correctly_rounded
-from pytest_udftorch.exact.strategies import sample
-from pytest_udftorch.library.symbols import FUNCTIONS, KNOWN
-from pytest_udftorch.verify.reference import checker as reference
+from pytest_udftorch.prove.exact.rounding import correctly_rounded
+from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.prove.verify.reference import checker as reference
+from pytest_udftorch.swap.library.symbols import FUNCTIONS, KNOWN
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]

@@ -15,21 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch import certificates as certificate
+from pytest_udftorch import prove
 from pytest_udftorch.errors import UnknownFunctionError
-from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
-from pytest_udftorch.verify import candidate, workers
-from pytest_udftorch.verify import chunks as chunk_running
-from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.chunks import WorkerError, outputs_digest, run_chunk
-from pytest_udftorch.verify.journal import Journal, UnfinishedRunError
-from pytest_udftorch.verify.reference import checker as reference
-from pytest_udftorch.verify.reference.checker import (
+from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_error
+from pytest_udftorch.prove.verify import candidate, workers
+from pytest_udftorch.prove.verify import chunks as chunk_running
+from pytest_udftorch.prove.verify import run as verify
+from pytest_udftorch.prove.verify.chunks import WorkerError, outputs_digest, run_chunk
+from pytest_udftorch.prove.verify.journal import Journal, UnfinishedRunError
+from pytest_udftorch.prove.verify.reference import checker as reference
+from pytest_udftorch.prove.verify.reference.checker import (
     ReferenceMissingError,
     checker_file,
     load_checker,
 )
-from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.prove.verify.schedule import Request, ScheduleError, make_schedule
 
 #: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
 BITS = 16
@@ -182,7 +182,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path):
     made = verified(schedule, target, resume=True, chunks=AROUND_ONE, progress=watch)
     assert watch.first == 11
     assert facts(made.runs[0]) == facts(whole)
-    assert facts(certificate.load(target).runs[0]) == facts(whole)
+    assert facts(prove.load(target).runs[0]) == facts(whole)
     assert not list(tmp_path.glob("*exp*.journal"))
 
 
@@ -203,7 +203,7 @@ def test_a_killed_process_loses_nothing(tmp_path, start_process):
     process = start_process([*command, "--resume"])
     assert process.wait() == 0
     (target,) = tmp_path.glob("*.certificate.json")
-    assert facts(certificate.load(target).runs[0]) == facts(whole)
+    assert facts(prove.load(target).runs[0]) == facts(whole)
 
 
 def _lines(folder):
@@ -230,7 +230,7 @@ def test_other_chunks_complete_a_certificate(tmp_path):
     target = tmp_path / "exp.json"
     verified(schedule, target, chunks=AROUND_ONE[:5])
     verified(schedule, target, chunks=AROUND_ONE[5:])
-    (run,) = certificate.load(target).runs
+    (run,) = prove.load(target).runs
     assert facts(run) == facts(run_of(schedule, tmp_path))
 
 
@@ -239,7 +239,7 @@ def test_another_form_is_added_and_the_same_one_replaced(tmp_path):
     verified(small_schedule(), target, chunks=AROUND_ONE[:2])
     verified(small_schedule(flush=True), target, chunks=AROUND_ONE[:2])
     verified(small_schedule(), target, chunks=AROUND_ONE[:2])
-    runs = certificate.load(target).runs
+    runs = prove.load(target).runs
     assert sorted(r.identity["flush"] for r in runs) == [False, True]
 
 
@@ -250,14 +250,14 @@ def test_a_part_never_replaces_a_complete_certificate(tmp_path):
     before = target.read_bytes()
     other_inputs = replace(schedule, count=3 << BITS)
     for part in (schedule, other_inputs):
-        with pytest.raises(certificate.CertificateCompleteError, match="or leave out --chunks"):
+        with pytest.raises(prove.CertificateCompleteError, match="or leave out --chunks"):
             verified(part, target, chunks=[0, 1])
     assert target.read_bytes() == before
     assert list(tmp_path.iterdir()) == [target]
     # Another form joins it, the same one elsewhere starts a certificate of its own, and all
     # chunks may replace it.
     verified(replace(schedule, flush=True), target, chunks=[0])
-    kept, part = certificate.load(target).runs
+    kept, part = prove.load(target).runs
     assert (facts(kept), part.complete) == (facts(whole.runs[0]), False)
     assert not verified(schedule, tmp_path / "part.json", chunks=[0]).runs[0].complete
     assert verified(schedule, target, chunks=range(4), judge_all=True).runs[0].complete
@@ -267,7 +267,7 @@ def test_a_sample_is_compared_with_a_run_that_flushes_as_it_does(tmp_path):
     target, subnormal = tmp_path / "exp.json", 0xC2B8  # exp of -92 to -92.5
     for flush in (True, False):
         verified(small_schedule(flush=flush), target, chunks=[subnormal])
-    stored = certificate.load(target)
+    stored = prove.load(target)
     # What flushes comes last, whatever was run first.
     assert [r.identity["flush"] for r in stored.runs] == [False, True]
     one, other = (r.chunks[subnormal][0] for r in stored.runs)
@@ -459,7 +459,7 @@ def test_a_certificate_of_something_else_says_nothing(tmp_path):
     made = verified(small_schedule(), tmp_path / "exp.json", chunks=[0x3F80])
     schedule = small_schedule()
     assert verify.sample_mismatches(made, schedule, [0x3F80]) == []
-    with pytest.raises(certificate.CertificateMismatchError, match="says nothing"):
+    with pytest.raises(prove.CertificateMismatchError, match="says nothing"):
         verify.sample_mismatches(made, small_schedule("log"), [0x3F80])
-    with pytest.raises(certificate.CertificateMismatchError, match="no chunk 5"):
+    with pytest.raises(prove.CertificateMismatchError, match="no chunk 5"):
         verify.sample_mismatches(made, schedule, [5])

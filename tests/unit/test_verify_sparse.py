@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from pytest_udftorch import cli
-from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
-from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.certificate_file import load
-from pytest_udftorch.verify.schedule import (
+from pytest_udftorch.prove.verify import run as verify
+from pytest_udftorch.prove.verify.certificate_file import load
+from pytest_udftorch.prove.verify.schedule import (
     Request,
     ScheduleError,
     easy_argument,
     make_schedule,
 )
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from pytest_udftorch.swap.toolchain.shared_library import build_library
 
 COREM = find_library("corem")
 LEVELS = list(CPU_LEVELS)[: list(CPU_LEVELS).index(resolve_cpu_level(None)) + 1]

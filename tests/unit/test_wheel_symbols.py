@@ -11,9 +11,16 @@ import pytest
 from benches import stored
 from benches.experiments import wheel_symbols
 from pytest_udftorch.errors import NativeLibraryError
-from pytest_udftorch.library.symbols import AARCH64, DTYPES, FUNCTIONS, PROCESSORS, X86_64, forms
-from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.session.binder import known_symbols
+from pytest_udftorch.swap.library.symbols import (
+    AARCH64,
+    DTYPES,
+    FUNCTIONS,
+    PROCESSORS,
+    X86_64,
+    forms,
+)
+from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.session.binder import known_symbols
 
 WHEELS = stored.load(stored.RESULTS / "wheel_symbols.json")["wheels"]
 #: SLEEF's functions that no UDF stands for.

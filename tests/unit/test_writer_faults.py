@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch import whole_file
-from pytest_udftorch.build.cache import clean_scratch
+from pytest_udftorch.base import whole_file
+from pytest_udftorch.swap.toolchain.cache import clean_scratch
 
 TESTS = Path(__file__).parents[1]
 
@@ -157,7 +157,7 @@ def test_what_a_writer_that_lives_writes_is_left_alone(tmp_path):
     mine = tmp_path / ".udftorch-new-mine-0-a.txt"
     mine.touch()
     code = (
-        "import sys\nfrom pathlib import Path\nfrom pytest_udftorch import whole_file\n"
+        "import sys\nfrom pathlib import Path\nfrom pytest_udftorch.base import whole_file\n"
         "with whole_file.replaced(Path(sys.argv[1])) as scratch:\n"
         "    scratch.write_text('theirs')\n"
         "    print('written', flush=True)\n"
@@ -203,7 +203,7 @@ def test_what_a_killed_maker_left_is_removed_and_nothing_else(tmp_path):
 def test_a_folder_of_a_process_that_was_killed_is_removed_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
-        "import os, sys, tempfile\nfrom pytest_udftorch.whole_file import TemporaryFolder\n"
+        "import os, sys, tempfile\nfrom pytest_udftorch.base.whole_file import TemporaryFolder\n"
         "tempfile.tempdir = sys.argv[1]\n"
         "folder = TemporaryFolder('udf-')\n"
         "(folder.path / 'file').touch()\n"

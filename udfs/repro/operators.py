@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of the contract: docs/contract.md."""
 
-from pytest_udftorch.contract.attention import (
-    attention,
-    attention_backward,
-)
-from pytest_udftorch.contract.cuda_elements import (
+from pytest_udftorch.swap.contract.attention import attention, attention_backward
+from pytest_udftorch.swap.contract.cuda_elements import (
     addcdiv,
     addcmul,
     div,
@@ -28,7 +25,7 @@ from pytest_udftorch.contract.cuda_elements import (
     lerp_,
     rsqrt,
 )
-from pytest_udftorch.contract.cuda_layers import (
+from pytest_udftorch.swap.contract.cuda_layers import (
     cudnn_batch_norm,
     cudnn_batch_norm_backward,
     efficient_attention,
@@ -38,17 +35,13 @@ from pytest_udftorch.contract.cuda_layers import (
     rms_norm,
     rms_norm_backward,
 )
-from pytest_udftorch.contract.cuda_pools import (
+from pytest_udftorch.swap.contract.cuda_pools import (
     adaptive_avg_pool2d_backward,
     adaptive_max_pool2d_backward,
     max_pool2d_backward,
 )
-from pytest_udftorch.contract.elements import (
-    pow_scalar,
-    pow_scalar_,
-    sqrt,
-)
-from pytest_udftorch.contract.norms import (
+from pytest_udftorch.swap.contract.elements import pow_scalar, pow_scalar_, sqrt
+from pytest_udftorch.swap.contract.norms import (
     batch_norm,
     batch_norm_alone,
     batch_norm_backward,
@@ -60,13 +53,13 @@ from pytest_udftorch.contract.norms import (
     var_mean,
     vector_norm,
 )
-from pytest_udftorch.contract.optimizers import (
+from pytest_udftorch.swap.contract.optimizers import (
     fused_adagrad_,
     fused_adam_,
     fused_adamw_,
     fused_sgd_,
 )
-from pytest_udftorch.contract.products import (
+from pytest_udftorch.swap.contract.products import (
     addmm,
     addmv,
     baddbmm,
@@ -77,7 +70,7 @@ from pytest_udftorch.contract.products import (
     mm,
     mv,
 )
-from pytest_udftorch.contract.scatters import (
+from pytest_udftorch.swap.contract.scatters import (
     embedding_backward,
     index_add,
     index_add_,
@@ -85,8 +78,8 @@ from pytest_udftorch.contract.scatters import (
     scatter_add,
     scatter_add_,
 )
-from pytest_udftorch.contract.sixteen import sixteen
-from pytest_udftorch.contract.sums import (
+from pytest_udftorch.swap.contract.sixteen import sixteen
+from pytest_udftorch.swap.contract.sums import (
     binary_cross_entropy,
     binary_cross_entropy_backward,
     binary_cross_entropy_with_logits,
@@ -111,7 +104,7 @@ from pytest_udftorch.contract.sums import (
     sum_all,
     sum_dims,
 )
-from pytest_udftorch.contract.upsampling import (
+from pytest_udftorch.swap.contract.upsampling import (
     upsample_bicubic2d,
     upsample_bicubic2d_aa,
     upsample_bicubic2d_aa_backward,
@@ -137,7 +130,7 @@ from pytest_udftorch.contract.upsampling import (
     upsample_trilinear3d,
     upsample_trilinear3d_backward,
 )
-from pytest_udftorch.contract.variates import (
+from pytest_udftorch.swap.contract.variates import (
     bernoulli_float_,
     bernoulli_tensor_,
     exponential_,

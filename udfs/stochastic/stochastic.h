@@ -29,8 +29,8 @@
 #include "common/corem.h"
 
 // Written between runs, by whoever chose the library: see
-// pytest_udftorch/sensitivity/seeded.py.  Each source has it, the library
-// once.
+// pytest_udftorch/diagnose/sensitivity/seeds.py.  Each source has it, the
+// library once.
 __attribute__((weak, visibility("default"))) uint32_t udf_stochastic_seed = 0;
 
 // Multiplication and shifts in turn, as in MurmurHash3's finaliser (Appleby);

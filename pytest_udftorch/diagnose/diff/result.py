@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison found, as text and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pytest_udftorch.diagnose.diff.alignment import Kind
+from pytest_udftorch.diagnose.diff.compiler_bisection import Bisection
+from pytest_udftorch.diagnose.diff.graph import Node
+from pytest_udftorch.diagnose.runs.sides import Side
+from pytest_udftorch.prove.judge.truth import Apart, Error, Truth
+from pytest_udftorch.swap.observe.layers import Place
+from pytest_udftorch.swap.observe.recorder import Kept
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What becomes of the runs when one side's output is put into the other's run.
+
+    Attributes:
+        before: operators whose outputs differ.
+        removed: operators that still differ when a's output is put into b's run; None if b is a
+            record, into which nothing can be put.
+        same_end: whether b's run then ends with a's bits; None likewise.
+        made: operators whose outputs are b's when b's output is put into a's run, of those that
+            differed; None if that was not tried.
+        makes_end: whether a's run then ends with b's bits; None likewise.
+    """
+
+    before: int
+    removed: int | None
+    same_end: bool | None
+    made: int | None = None
+    makes_end: bool | None = None
+
+    def text(self, a: str, b: str) -> str:
+        """Return the proof as a sentence."""
+        if self.removed is None:
+            return (
+                f"With {b}'s output put into {a}'s run, {self.made:,} of {self.before:,} operators "
+                f"give {b}'s bits" + (f", and the run ends with {b}'s." if self.makes_end else ".")
+            )
+        if self.same_end and not self.removed:
+            end = f"With {a}'s output put into {b}'s run, nothing differs any more"
+        else:
+            end = (
+                f"With {a}'s output put into {b}'s run, {self.removed:,} of {self.before:,} "
+                "operators still differ, so it is not the only cause"
+            )
+        if self.makes_end is None:
+            return f"{end}."
+        if self.makes_end:
+            return f"{end}; with {b}'s put into {a}'s run, that run ends with {b}'s bits."
+        return (
+            f"{end}; with {b}'s put into {a}'s run, {self.made:,} of {self.before:,} operators "
+            f"give {b}'s bits."
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A place at which the two runs part.
+
+    Attributes:
+        kind: see :class:`Parting`.
+        operator: the overload; empty where no single operator is to be named.
+        place: its layer, phase and step, or None.
+        calls: its position among a's calls and among b's.
+        apart: each output that differs.
+        truth: for each of these, both sides beside the true result, or None.
+        proof: what the exchange of its outputs shows, or None.
+        note: one more sentence.
+        kept: the call on a's side with its values; None where there is none.
+        other: the call on b's side.
+    """
+
+    kind: Kind
+    operator: str = ""
+    place: Place | None = None
+    calls: tuple[int | None, int | None] = (None, None)
+    apart: tuple[Apart, ...] = ()
+    truth: tuple[Truth | None, ...] = ()
+    proof: Proof | None = None
+    note: str = ""
+    kept: Kept | None = field(default=None, repr=False, compare=False)
+    other: Kept | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the proof shows that nothing else makes the runs differ."""
+        proof = self.proof
+        if proof is None:
+            return False
+        return bool(proof.makes_end if proof.removed is None else proof.same_end)
+
+    @property
+    def explained(self) -> bool | None:
+        """Whether rounding explains both sides; None if that is not known."""
+        known = [t.explained for t in self.truth if t is not None]
+        if self.kind != "operator" or not known or None in known:
+            return None
+        return all(known)
+
+    def text(self, a: str, b: str) -> str:
+        """Return a paragraph."""
+        lines = [_headline(self, a, b)]
+        for one, truth in zip(self.apart, self.truth, strict=True):
+            lines += [f"  {line}" for line in _apart_lines(one, truth, a, b)]
+        if self.proof is not None:
+            lines.append(f"  Proof: {self.proof.text(a, b)}")
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but the tensors as plain data."""
+        return {
+            "kind": self.kind,
+            "operator": self.operator,
+            "place": _place(self.place),
+            "calls": list(self.calls),
+            "apart": [asdict(one) for one in self.apart],
+            "truth": [
+                None if t is None else {**asdict(t), "nearer": t.nearer, "explained": t.explained}
+                for t in self.truth
+            ],
+            "explained": self.explained,
+            "proof": None if self.proof is None else asdict(self.proof),
+            "note": self.note,
+        }
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {"layer": place.layer, "phase": place.phase, "step": place.step}
+
+
+def _headline(found: Finding, a: str, b: str) -> str:
+    where = f"{found.operator} in {found.place}" if found.place is not None else ""
+    sentences: dict[str, str] = {
+        "operator": f"{where}: equal inputs, other outputs.",
+        "arguments": f"{where}: equal tensors, but {a} and {b} give it other arguments.",
+        "random": f"{where}: the random numbers begin from other states of the generator.",
+        "sequence": "The sides call other operators"
+        + (f", and {where} is the first that gets other inputs from them." if where else "."),
+        "inputs": f"{where}: its inputs differ already, and no operator before made them.",
+        "result": "Every operator gives the same, but the results differ: something outside of "
+        "torch's operators made them.",
+        "compiled": "The results differ.",
+    }
+    return sentences[found.kind]
+
+
+def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
+    place, first, second = one.worst
+    ulp = "" if one.ulp is None else f"at most {one.ulp:,} ULP, "
+    what = "sampled elements" if one.sampled else "elements"
+    lines = [
+        f"output {one.output}: {one.differ:,} of {one.elements:,} {what} differ, {ulp}"
+        f"{one.relative:.2g} of its norm; at {list(place)}: {first:.9g} and {second:.9g}"
+    ]
+    if truth is None:
+        return [
+            *lines,
+            "who is nearer the truth: unknown, it draws random numbers or has no float64 form"
+            + (", or its inputs were not kept" if one.sampled else ""),
+        ]
+    lines += [_error_line(a, truth.a, truth), _error_line(b, truth.b, truth)]
+    nearer = {"a": f"{a} is nearer the truth", "b": f"{b} is nearer the truth"}.get(
+        truth.nearer, "both are alike near the truth"
+    )
+    return [*lines, f"{nearer} ({truth.method}); {_judgement(truth, a, b)}"]
+
+
+def _error_line(name: str, error: Error, truth: Truth) -> str:
+    return f"{name}: {error.ulp:.3g} ULP from the truth at worst, {error.relative:.2g} of its norm"
+
+
+def _judgement(truth: Truth, a: str, b: str) -> str:
+    if truth.explained is None:
+        return "there is no bound to hold them to"
+    if truth.explained:
+        return f"rounding explains both ({truth.bound})"
+    guilty = [
+        f"{name} ({e.beyond:,} elements beyond the bound, by up to {e.excess:.3g} times)"
+        for name, e in ((a, truth.a), (b, truth.b))
+        if e.beyond
+    ]
+    return f"rounding does not explain {' and '.join(guilty)}: {truth.bound}"
+
+
+@dataclass(frozen=True)
+class LayerDistance:
+    """How far the sides lie apart in one layer, estimated from samples.
+
+    Attributes:
+        layer: its path.
+        operators: how many of its operators differ, and how many it has.
+        distance: the largest distance of an output, relative to its norm.
+    """
+
+    layer: str
+    operators: tuple[int, int]
+    distance: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What :func:`first_difference` found.
+
+    Attributes:
+        a: the name of the first side.
+        b: of the second.
+        findings: the places at which the runs part, the first one first. Each later one is found
+            with the earlier ones' outputs exchanged.
+        repeatable: side -> whether two runs of it gave the same bits; b only where it was run
+            twice.
+        calls: operators of a's run and of b's.
+        differ: how many aligned operators differ.
+        unaligned: calls that only one side has: operators of a and of b, with their places.
+        layers: the layers with a difference, in the order of the run.
+        results: name -> distance of what the runs give, where it differs.
+        more: whether further causes were left, or could not be told apart.
+        compiled: for a compiled side, what in the compiler makes the difference.
+        graph: the operators of both runs, in order; empty where the sides are equal or compiled.
+        sides: the two sides.
+    """
+
+    a: str
+    b: str
+    findings: tuple[Finding, ...] = ()
+    repeatable: Mapping[str, bool] = field(default_factory=dict)
+    calls: tuple[int, int] = (0, 0)
+    differ: int = 0
+    unaligned: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    layers: tuple[LayerDistance, ...] = ()
+    results: Mapping[str, float | None] = field(default_factory=dict)
+    more: bool = False
+    compiled: Bisection | None = None
+    graph: tuple[Node, ...] = field(default=(), repr=False)
+    sides: tuple[Side, Side] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two runs gave the same bits everywhere."""
+        return not self.findings
+
+    @property
+    def first(self) -> Finding | None:
+        """The first place at which the runs part, or None."""
+        return self.findings[0] if self.findings else None
+
+    @property
+    def explained(self) -> bool:
+        """Whether rounding explains every difference that was found."""
+        return not self.more and all(f.explained is True for f in self.findings)
+
+    def text(self) -> str:
+        """Return a report for a terminal."""
+        if False in self.repeatable.values():
+            return self._unrepeatable()
+        if self.compiled is not None:
+            names = ", ".join(self.results)
+            head = f"{self.a} and {self.b} give other results: {names}."
+            return f"{head}\n{self.compiled.text(self.a, self.b)}"
+        counts = f"{self.calls[0]:,} operators of {self.a}, {self.calls[1]:,} of {self.b}"
+        if self.equal:
+            if not all(self.calls):
+                return f"{self.a} and {self.b} give the same results, bit for bit."
+            return f"{self.a} and {self.b} give the same bits: {counts}."
+        head = f"{self.a} and {self.b} differ in {self.differ:,} operators ({counts})."
+        parts = [head, *(f.text(self.a, self.b) for f in self.findings)]
+        if self.more:
+            recorded = any(one.record is not None for one in self.sides or ())
+            parts.append(
+                "What differs behind it may have further causes: no output of another run can be "
+                "put into a record."
+                if recorded
+                else "There are further causes; ask for more with causes=."
+            )
+        parts += self._gaps()
+        if self.layers:
+            parts.append(self._table())
+        return "\n".join(parts)
+
+    def _unrepeatable(self) -> str:
+        (name,) = [n for n, same in self.repeatable.items() if not same]
+        head = f"{name} differs from itself when it runs again from the same state and seeds."
+        return "\n".join([head, *(f.text("the first run", "the second") for f in self.findings)])
+
+    def _gaps(self) -> list[str]:
+        lines = []
+        for first, second in self.unaligned[:5]:
+            lines.append(
+                f"Only {self.a} calls {_some(first)}; only {self.b} calls {_some(second)}."
+                if first and second
+                else f"Only {self.a if first else self.b} calls {_some(first or second)}."
+            )
+        if len(self.unaligned) > 5:
+            lines.append(f"{len(self.unaligned) - 5} more blocks of calls have no counterpart.")
+        return lines
+
+    def _table(self) -> str:
+        from tabulate import tabulate
+
+        rows = [
+            (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}",
+             f"{one.distance:.2g}")
+            for one in self.layers
+        ]  # fmt: skip
+        if len(rows) > 20:
+            rows = [*rows[:12], ("...", "", ""), *rows[-7:]]
+        header = ("layer", "operators that differ", "distance (sampled)")
+        table: str = tabulate(rows, header, disable_numparse=True)
+        return f"\n{table}"
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but the tensors as plain data."""
+        return {
+            "format": "udftorch-diff-1",
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "explained": None if self.equal else self.explained,
+            "repeatable": dict(self.repeatable),
+            "calls": list(self.calls),
+            "differ": self.differ,
+            "findings": [f.document() for f in self.findings],
+            "more": self.more,
+            "unaligned": [{"a": list(x), "b": list(y)} for x, y in self.unaligned],
+            "layers": [asdict(one) for one in self.layers],
+            "results": dict(self.results),
+            "graph": [_node(node) for node in self.graph],
+            "compiled": None if self.compiled is None else asdict(self.compiled),
+        }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {**asdict(node), "place": _place(node.place), "calls": list(node.calls)}
+
+
+def _some(calls: tuple[str, ...]) -> str:
+    shown = ", ".join(calls[:3])
+    return shown if len(calls) <= 3 else f"{shown} and {len(calls) - 3} more"

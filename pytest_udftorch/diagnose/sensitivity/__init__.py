@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bits of a result hold, and where are they lost?"""

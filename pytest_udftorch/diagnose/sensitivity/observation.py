@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch the inputs and outputs of every operator and layer over several runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.diagnose.sensitivity.digits import Samples
+from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
+from pytest_udftorch.swap.observe.layers import Place, Whereabouts
+from pytest_udftorch.swap.observe.recorder import WITHOUT_VALUES, Recording
+from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.operators.definitions import is_view, name_of
+
+
+@dataclass
+class Watched:
+    """A call of an operator, or of a layer, in every run.
+
+    Attributes:
+        name: the overload; empty for a layer.
+        place: where it is called.
+        inputs: of each floating-point tensor that it got.
+        outputs: of each that it made or wrote into.
+    """
+
+    name: str
+    place: Place
+    inputs: list[Samples]
+    outputs: list[Samples]
+
+    def take(self, inputs: list[Any], outputs: list[Any]) -> bool:
+        """Take a run's tensors in, unless they do not fit to those of the first run."""
+        for known, tensors in ((self.inputs, inputs), (self.outputs, outputs)):
+            if len(known) != len(tensors):
+                return False
+            if not all(s.fits(t) for s, t in zip(known, tensors, strict=True)):
+                return False
+        for known, tensors in ((self.inputs, inputs), (self.outputs, outputs)):
+            for samples, tensor in zip(known, tensors, strict=True):
+                samples.add(tensor)
+        return True
+
+
+@dataclass
+class Book:
+    """What all runs together have shown.
+
+    Attributes:
+        operators: in the order of the first run's calls.
+        layers: in the order in which they ended.
+        results: name -> what a run gives.
+        runs: how many were taken in.
+        parted: the first call that was another one than in the first run: its position, the
+            operator there and here, and its place; or None.
+        changed: results that the last run changed.
+    """
+
+    operators: list[Watched] = field(default_factory=list)
+    layers: list[Watched] = field(default_factory=list)
+    results: dict[str, Samples] = field(default_factory=dict)
+    runs: int = 0
+    parted: tuple[int, str, str, Place] | None = None
+    changed: int = 0
+
+    def end_run(self, values: dict[str, Any]) -> None:
+        """Take in what a run gave."""
+        for name, tensor in values.items():
+            if _is_real(tensor):
+                known = self.results.setdefault(name, Samples(tensor))
+                if known.fits(tensor):
+                    known.add(tensor)
+        self.runs += 1
+
+
+def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) -> Any:
+    """Return a mode that takes a run in, and changes results if it is told to."""
+    import torch
+
+    class Watching(compat.dispatch_mode()):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.recording = Recording()
+            self.position = 0
+            self.ended = 0
+            self.handles: list[Any] = []
+            self.entered: list[tuple[Place, list[Samples | Any]]] = []
+
+        def __enter__(self) -> Any:
+            from torch.nn.modules import module
+
+            before, after = self.before_layer, self.after_layer
+            self.handles = [
+                module.register_module_forward_pre_hook(before),
+                module.register_module_forward_hook(after),
+            ]
+            return super().__enter__()
+
+        def __exit__(self, *exception: object) -> Any:
+            for handle in self.handles:
+                handle.remove()
+            return super().__exit__(*exception)
+
+        def before_layer(self, _: Any, args: Any) -> None:
+            with compat.no_modes(), torch.no_grad():
+                # A layer may write into its arguments.
+                kept = [t.detach().clone() for t in _reals(args)]
+            self.entered.append((where.now(), kept))
+
+        def after_layer(self, _: Any, args: Any, output: Any) -> None:
+            place, inputs = self.entered.pop()
+            with compat.no_modes(), torch.no_grad():
+                self.take(book.layers, self.ended, "", place, inputs, _reals(output))
+            self.ended += 1
+
+        def take(
+            self, rows: list[Watched], at: int, name: str, place: Place, got: Any, gave: Any
+        ) -> None:
+            if book.parted is not None:
+                return
+            if book.runs == 0:
+                rows.append(Watched(name, place, [*map(Samples, got)], [*map(Samples, gave)]))
+            there = rows[at] if at < len(rows) else None
+            if there is None or there.name != name or not there.take(got, gave):
+                was = "the end" if there is None else there.name
+                book.parted = (at, was, name, place)
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if is_view(func) or name_of(func) in WITHOUT_VALUES:
+                return func(*args, **kwargs)
+            place = where.now()
+            over = [p.of(args, kwargs) for p in effects(func).overwritten]
+            hidden = {id(t) for t in compat.pytree().tree_leaves(over)}
+            written = {id(p.of(args, kwargs)) for p in effects(func).written}
+            # What is written in place is read before.
+            inputs = [
+                t.detach().clone() if id(t) in written else t
+                for t in _reals((args, kwargs))
+                if id(t) not in hidden
+            ]
+            changes = perturbation is not None and perturbation.applies(func, args, kwargs)
+            truth = perturbation.truth(func, args, kwargs) if changes and perturbation else None
+            returned = func(*args, **kwargs)
+            outputs = [t for t in results(func, args, kwargs, returned) if _is_real(t)]
+            if changes and perturbation is not None:
+                for tensor in outputs:
+                    perturbation.change(tensor, None if truth is None else truth())
+            self.take(book.operators, self.position, str(func.name()), place, inputs, outputs)
+            self.position += 1
+            return returned
+
+    return Watching()
+
+
+def _reals(values: Any) -> list[Any]:
+    """Return the tensors of real floating-point numbers that can be read."""
+    if hasattr(values, "items"):  # Hugging Face's results are not known to torch's trees
+        values = dict(values)
+    return [t for t in compat.pytree().tree_leaves(values) if _is_real(t)]
+
+
+def _is_real(value: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and value.numel() > 0
+    )

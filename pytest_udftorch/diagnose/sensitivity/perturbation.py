@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change the results of operators by one unit in the last place, up or down at random.
+
+Where IEEE 754 rounds an operation once (sums, differences, products, quotients, roots of tensors),
+float64 says whether a result in a shorter type is exact, and on which side of it the true one lies:
+an exact result stays, another goes to one of the two numbers around the true one, each with
+probability 1/2 (random rounding: Vignes 1993, Parker 1997). The results of other operators that
+compute go one number up or down. Zeros, infinities and NaNs stay, and so do results of operators
+that move or select numbers, make them from none, or draw random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.prove.judge.error_model import EXACT
+from pytest_udftorch.swap.observe.recording import draws
+from pytest_udftorch.swap.operators.definitions import is_view, name_of
+
+#: Operators whose results IEEE 754 rounds once.
+_ROUNDED_ONCE: Final = frozenset({"add", "div", "mul", "reciprocal", "rsub", "sqrt", "sub"})
+
+#: Integers of the width of a type, whose order is that of the magnitudes.
+_WIDTHS: Final = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+class Perturbation:
+    """Changes results by one unit in the last place.
+
+    Args:
+        seed: of what goes up and what goes down.
+        operators: base names of the operators that are changed (``mm``); None: all.
+    """
+
+    def __init__(self, seed: int, operators: Collection[str] | None = None) -> None:
+        self._seed = seed
+        self._only = None if operators is None else frozenset(operators)
+        self._generators: dict[Any, Any] = {}
+        self.changed = 0
+
+    def applies(self, operator: Any, args: Any, kwargs: Any) -> bool:
+        """Tell whether results of this call are changed."""
+        import torch
+
+        name = name_of(operator).removesuffix("_")
+        if self._only is not None and name not in self._only:
+            return False
+        if name in EXACT or is_view(operator) or draws(operator, args, kwargs):
+            return False
+        given = compat.pytree().tree_leaves((args, kwargs))
+        return any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in given)
+
+    def truth(self, operator: Any, args: Any, kwargs: Any) -> Callable[[], Any] | None:
+        """Return what gives the result in float64, for a call that has not been done yet.
+
+        None if the operator rounds more than once, or in float64 itself.
+        """
+        import torch
+
+        name = name_of(operator).removesuffix("_")
+        tensors = [t for t in compat.pytree().tree_leaves(args) if isinstance(t, torch.Tensor)]
+        if name not in _ROUNDED_ONCE or kwargs or any(t.dtype == torch.float64 for t in tensors):
+            return None
+        packet = getattr(torch.ops.aten, name)
+        # What is written in place is read first.
+        wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+        return lambda: packet(*wide)
+
+    def change(self, tensor: Any, truth: Any = None) -> None:
+        """Change a result in place."""
+        import torch
+
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.device.type == "meta":
+            return
+        if tensor.layout is not torch.strided or 0 in tensor.stride():
+            return
+        bits = tensor.view(getattr(torch, _WIDTHS[tensor.element_size()]))
+        magnitude = bits & torch.iinfo(bits.dtype).max
+        largest = torch.tensor(torch.finfo(tensor.dtype).max, dtype=tensor.dtype)
+        most = int(largest.view(bits.dtype))
+        up = self._coins(tensor)
+        plain = (magnitude > 0) & (magnitude <= most)
+        if truth is not None and truth.shape == tensor.shape:
+            # Up stands for away from zero.
+            rest = (truth - tensor.double()) * tensor.sign()
+            plain &= rest != 0
+            moves, up = up, rest > 0
+            plain &= moves
+        plain &= ~(up & (magnitude == most))
+        bits += torch.where(plain, torch.where(up, 1, -1), 0).to(bits.dtype)
+        self.changed += 1
+
+    def _coins(self, like: Any) -> Any:
+        import torch
+
+        own = self._generators.get(like.device)
+        if own is None:
+            own = torch.Generator(like.device).manual_seed(self._seed)
+            self._generators[like.device] = own
+        drawn = torch.rand(like.shape, generator=own, device=like.device, dtype=torch.float32)
+        return drawn < 0.5

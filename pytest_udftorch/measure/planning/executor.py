@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an executor is, and what executors share: errors, and tensors in nested structures."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import nn
+
+from pytest_udftorch.base.trees import tensors_in
+from pytest_udftorch.errors import UdfError
+
+Run: TypeAlias = Callable[..., Any]
+MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
+
+FLOATS: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+
+
+class UnknownExecutorError(UdfError):
+    """No executor, or no variation, has the given name."""
+
+
+class CapturedShapeError(UdfError):
+    """A graph or a package was made for inputs of other shapes or dtypes."""
+
+
+class LostBranchError(UdfError):
+    """A trace would keep one branch of control flow that depends on a tensor."""
+
+
+class ExecutorUnavailableError(UdfError):
+    """An executor does not serve this device, dtype or torch build."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """One way to run a model.
+
+    Attributes:
+        name: the name that ``executors.resolve`` takes.
+        make_callable: takes a model that it may keep and change, and a tuple of inputs; returns
+            a callable of the same arguments. It may be slow and may raise.
+        devices: the device types that it serves.
+        dtypes: the dtypes of floating-point inputs that it serves.
+    """
+
+    name: str
+    make_callable: MakeCallable
+    devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    dtypes: frozenset[torch.dtype] = FLOATS
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Check that the executor serves these inputs.
+
+        Raises:
+            ExecutorUnavailableError: wrong device or dtype.
+        """
+        for tensor in tensors_in(inputs):
+            if tensor.device.type not in self.devices:
+                raise ExecutorUnavailableError(
+                    f"{self.name} runs on {' and '.join(sorted(self.devices))}, but the inputs "
+                    f"are on {tensor.device.type}. Move model and inputs, or leave it out."
+                )
+            if tensor.dtype.is_floating_point and tensor.dtype not in self.dtypes:
+                names = ", ".join(sorted(str(d).removeprefix("torch.") for d in self.dtypes))
+                raise ExecutorUnavailableError(
+                    f"{self.name} serves {names}, not {str(tensor.dtype).removeprefix('torch.')}."
+                )
+
+
+def quiet() -> AbstractContextManager[Any]:
+    """Silence warnings against a way of running the model, which is only compared here."""
+    return warnings.catch_warnings(action="ignore")
+
+
+@contextlib.contextmanager
+def without_effect(owner: Any, name: str) -> Iterator[None]:
+    """Make calls of a function in a module do nothing."""
+    function = getattr(owner, name)
+    setattr(owner, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
+
+
+@contextlib.contextmanager
+def importing(distribution: str) -> Iterator[None]:
+    """Import from a package that need not be installed, in the block.
+
+    Raises:
+        ExecutorUnavailableError: the package is absent, or does not load beside this torch.
+    """
+    try:
+        yield
+    except Exception as error:
+        why = f"{distribution} is not installed. Try: pip install {distribution}."
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            why = (
+                f"{distribution} {importlib.metadata.version(distribution)} does not load beside "
+                f"torch {torch.__version__} ({type(error).__name__}: {str(error)[:200]}). Install "
+                "versions that fit together, or leave the executor out."
+            )
+        raise ExecutorUnavailableError(why) from error

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting by templates: patterns of operators that are always replaced where they are found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.fx.passes.dialect.common.cse_pass import CSEPass, get_CSE_banned_ops
+
+from pytest_udftorch.errors import RewriteError, nearest
+from pytest_udftorch.measure.rewrite import graphs
+from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
+from pytest_udftorch.measure.rewrite.graphs import aten, packet_name, replacing, value
+
+
+@dataclass(frozen=True)
+class Firing:
+    """A rule that changed a graph.
+
+    Attributes:
+        rule: its name.
+        where: the nodes that it replaced, and by what.
+    """
+
+    rule: str
+    where: str
+
+
+Apply = Callable[[fx.GraphModule, Collection[int]], tuple[fx.GraphModule, list[Firing]]]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kind of rewriting that can be switched on alone.
+
+    Attributes:
+        name: what it is called in ``options={"templates": ...}``.
+        exact: whether the results keep their bits.
+        apply: takes a graph, which it may change, and the numbers of the inputs that keep their
+            values; returns the graph and what fired.
+    """
+
+    name: str
+    exact: bool
+    apply: Apply
+
+
+def _cse(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Compute equal expressions once, with torch's own pass."""
+    before = graphs.calls(module.graph)
+    # The pass's own list lacks some operators that draw random numbers.
+    drawing: set[Any] = {
+        getattr(n.target, "overloadpacket", None) for n in before if graphs.draws(n)
+    }
+    result: Any = CSEPass(banned_ops=get_CSE_banned_ops() | drawing)(module)
+    kept = {n.name for n in graphs.calls(result.graph_module.graph)}
+    gone = [n for n in before if n.name not in kept]
+    fired = [Firing("common subexpression", str(n)) for n in gone if not graphs.is_view(n)]
+    return result.graph_module, fired
+
+
+def _dce(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Remove what no output needs, with torch's own pass."""
+    before = graphs.calls(module.graph)
+    module.graph.eliminate_dead_code()
+    kept = set(module.graph.nodes)
+    return module, [Firing("dead code", str(n)) for n in before if n not in kept]
+
+
+def _same_kind(a: Any, b: Any) -> bool:
+    return (
+        isinstance(a, torch.Tensor)
+        and isinstance(b, torch.Tensor)
+        and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+    )
+
+
+def _neutral(node: fx.Node) -> str | None:
+    """Return the name of the rule by which a node equals its first argument, or None."""
+    name, args = packet_name(node), node.args
+    second = args[1] if len(args) > 1 else None
+    plain = not node.kwargs
+    if name in ("mul", "div") and plain and second == 1 and not isinstance(second, fx.Node):
+        return "multiplication by one"
+    if name == "sub" and plain and second == 0 and not isinstance(second, fx.Node):
+        return "subtraction of zero"  # x + 0 is not x where x is -0
+    if name == "pow" and second == 1 and not isinstance(second, fx.Node):
+        return "first power"
+    if name in ("view", "expand", "_to_copy", "slice", "permute", "alias", "_unsafe_view", "clone"):
+        return "movement that moves nothing"
+    if name in ("relu", "abs") and packet_name(node.all_input_nodes[0]) == name:
+        return "function applied twice"
+    return None
+
+
+def _simplified(node: fx.Node) -> tuple[str, fx.Node] | None:
+    """Return the rule that simplifies a node, and what it becomes."""
+    name, graph = packet_name(node), node.graph
+    inputs = node.all_input_nodes
+    if not inputs:
+        return None
+    first = inputs[0]
+    if node.args and node.args[0] is first and _same_kind(value(node), value(first)):
+        rule = _neutral(node)
+        if rule is not None:
+            return rule, first
+    inner = packet_name(first)
+    if name == "neg" and inner == "neg" and isinstance(first.args[0], fx.Node):
+        return "negation of a negation", first.args[0]
+    if name == inner == "permute":
+        outer, under = list(node.args[1]), list(first.args[1])  # type: ignore[arg-type]
+        order = [under[d] for d in outer]
+        new = graph.call_function(aten.permute.default, (first.args[0], order))
+        return "two permutations", new
+    if name in ("view", "_unsafe_view") and inner in ("view", "_unsafe_view"):
+        # A view of the outer shape must exist: torch decides by the strides.
+        source = first.args[0]
+        try:
+            value(source).view(value(node).shape)  # type: ignore[arg-type]
+        except RuntimeError:
+            return None
+        return "two views", graph.call_function(
+            aten.view.default, (source, list(value(node).shape))
+        )
+    return None
+
+
+def _algebra(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Apply identities that hold bit for bit."""
+    fired: list[Firing] = []
+    rules: list[str] = []
+
+    def make(node: fx.Node) -> fx.Node | None:
+        found = _simplified(node)
+        if found is None:
+            return None
+        rules.append(found[0])
+        return found[1]
+
+    for old, new in replacing(module.graph, make):
+        fired.append(Firing(rules[-1], f"{old} becomes {new}"))
+    return module, fired
+
+
+#: ATen's batch norms in evaluation: name -> where their arguments weight, bias, mean, variance and
+#: eps are, and where the flag of training is, if there is one.
+_NORMS: Final = {
+    "_native_batch_norm_legit_no_training": ((1, 2, 3, 4, 6), None),
+    "native_batch_norm": ((1, 2, 3, 4, 7), 5),
+    "cudnn_batch_norm": ((1, 2, 3, 4, 7), 5),
+}
+
+
+def _normalised(node: fx.Node) -> tuple[fx.Node, list[Any]] | None:
+    """Return the convolution under a batch norm in evaluation, and the norm's arguments."""
+    if node.target is not getattr and packet_name(node) == "" and len(node.args) == 2:
+        norm, number = node.args
+        if number == 0 and isinstance(norm, fx.Node) and packet_name(norm) in _NORMS:
+            places, training = _NORMS[packet_name(norm)]
+            if len(norm.users) == 1 and (training is None or norm.args[training] is False):
+                source = norm.args[0]
+                if isinstance(source, fx.Node) and packet_name(source) == "convolution":
+                    return source, [norm.args[p] for p in places]
+    return None
+
+
+def _conv_bn(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Fold batch norms into the weights of convolutions, as torch.nn.utils.fusion does."""
+    graph, fired = module.graph, []
+    constant = graphs.constant_nodes(graph, held)
+
+    def make(node: fx.Node) -> fx.Node | None:
+        found = _normalised(node)
+        if found is None:
+            return None
+        conv, (gamma, beta, mean, variance, eps) = found
+        x, w, bias, *rest = conv.args
+        needed = [n for n in (w, bias, gamma, beta, mean, variance) if n is not None]
+        if len(conv.users) != 1 or rest[3] or not all(n in constant for n in needed):
+            return None
+        if len({value(n).dtype for n in needed}) > 1:  # type: ignore[arg-type]
+            return None  # under autocast the norm is in another format than the convolution
+        call = graph.call_function
+        scale = call(aten.rsqrt.default, (call(aten.add.Tensor, (variance, eps)),))
+        if gamma is not None:
+            scale = call(aten.mul.Tensor, (gamma, scale))
+        rank = len(value(w).shape)  # type: ignore[arg-type]
+        column = call(aten.view.default, (scale, [-1, *(1,) * (rank - 1)]))
+        weight = call(aten.mul.Tensor, (w, column))
+        moved = mean if bias is None else call(aten.sub.Tensor, (mean, bias))
+        offset = call(aten.neg.default, (call(aten.mul.Tensor, (moved, scale)),))
+        if beta is not None:
+            offset = call(aten.add.Tensor, (offset, beta))
+        return call(conv.target, (x, weight, offset, *rest))  # type: ignore[arg-type]
+
+    for old, new in replacing(graph, make):
+        fired.append(Firing("convolution and batch norm", f"{old.args[0]} folded into {new}"))
+    return _dce(module, held)[0], fired
+
+
+def _unchanged(module: fx.GraphModule, _: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Leave the graph to what runs it: see ``backends``."""
+    return module, []
+
+
+#: All templates, in the order in which they are applied. ``fold`` and ``fusion`` change how a graph
+#: runs: what depends on constants alone is computed once, and TorchInductor compiles the rest.
+TEMPLATES: Final = {
+    t.name: t
+    for t in (
+        Template("algebra", True, _algebra),
+        Template("conv_bn", False, _conv_bn),
+        Template("cse", True, _cse),
+        Template("dce", True, _dce),
+        Template("fold", True, _unchanged),
+        Template("fusion", False, _unchanged),
+    )
+}
+#: What ``udf_templates`` applies unless it is told otherwise.
+DEFAULT: Final = ("algebra", "conv_bn", "cse", "dce", "fold")
+
+
+def chosen(names: Any) -> tuple[str, ...]:
+    """Return the templates that a user names.
+
+    Raises:
+        RewriteError: there is no such template.
+    """
+    given = [names] if isinstance(names, str) else list(names)
+    for name in given:
+        if name not in TEMPLATES:
+            raise RewriteError(
+                f"There is no template {name!r}. {nearest(str(name), TEMPLATES)} Give one or "
+                'several: options={"templates": ["cse", "dce"]}.'
+            )
+    return tuple(name for name in TEMPLATES if name in given)
+
+
+def rewrite(
+    module: fx.GraphModule,
+    held: Collection[int],
+    names: Collection[str],
+    deadline: Deadline = NEVER,
+) -> tuple[fx.GraphModule, list[Firing]]:
+    """Apply templates to a graph until none of them fires; the graph is changed.
+
+    When the deadline passes, no further template is applied.
+    """
+    fired: list[Firing] = []
+    for _ in range(math.isqrt(len(module.graph.nodes)) + 2):
+        count = len(fired)
+        for name in names:
+            if deadline.passed("templates"):
+                return module, fired
+            module, new = TEMPLATES[name].apply(module, held)
+            fired += new
+            graphs.propagate(module)
+        if len(fired) == count:
+            break
+    return module, fired

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's operators under an own library, the stock functions and corem, timed in turns.
+
+A turn is one session and some calls in it, of which the first is not timed. The contenders of an
+operator take their turns in random order, so that what slows a shared machine down falls on all.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.measure.timing.timers import sync_timer
+from pytest_udftorch.swap.library.description import UdfLibrary, find_library
+from pytest_udftorch.swap.library.symbols import FUNCTIONS
+from pytest_udftorch.swap.session.session import patched
+
+STOCK: Final = "stock"
+COREM: Final = "corem"
+
+#: Elements of an operator's input: 64 KiB of float32, which stay in a core's second cache.
+ELEMENTS: Final = 16384
+
+
+class OperatorBenchError(UdfError):
+    """There is nothing to time, or too little of it."""
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """The middle half of a sample."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Quartiles:
+        """Return the quartiles of at least two values."""
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(low, median, high)
+
+    def as_json(self) -> dict[str, float]:
+        """Return plain data, with five digits."""
+        return {name: float(f"{value:.5g}") for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class OperatorTiming:
+    """One operator under one contender.
+
+    Attributes:
+        operator: torch's name.
+        contender: ``stock``, or the name of a library.
+        ns_per_element: of the whole operator.
+        ratio_to_stock: of times of the same turn; below 1 is faster than the stock function.
+    """
+
+    operator: str
+    contender: str
+    ns_per_element: Quartiles
+    ratio_to_stock: Quartiles
+
+
+def _contenders(library: UdfLibrary, function: str) -> dict[str, UdfLibrary | None]:
+    found: dict[str, UdfLibrary | None] = {STOCK: None, library.name: library}
+    corem = find_library(COREM)
+    if library.name != COREM and (function, "float32") in corem.functions:
+        found[COREM] = corem
+    return found
+
+
+def functions_of(library: UdfLibrary, asked: Sequence[str]) -> list[str]:
+    """Return the functions to time.
+
+    Raises:
+        OperatorBenchError: the library has none of float32, or not what was asked for.
+    """
+    known = [n for n, dtype in library.functions if dtype == "float32" and n in FUNCTIONS]
+    for name in asked:
+        if name not in known:
+            raise OperatorBenchError(
+                f"UDF library {library.name!r} has no float32 {name!r} to time. "
+                f"{nearest(name, known)}"
+            )
+    if not known:
+        raise OperatorBenchError(
+            f"UDF library {library.name!r} has no float32 function, so there is nothing to time "
+            "against the stock functions. Name a library of your own, or corem."
+        )
+    return list(asked) or known
+
+
+def inputs_of(function: str, elements: int, seed: int = 0) -> list[torch.Tensor]:
+    """Return a tensor for each argument, uniform over the function's usual interval."""
+    known = FUNCTIONS[function]
+    generator = torch.Generator().manual_seed(seed)
+    low, high = known.domain
+    return [
+        torch.rand(elements, generator=generator) * (high - low) + low for _ in range(known.arity)
+    ]
+
+
+def time_operator(
+    library: str | Path | UdfLibrary,
+    function: str,
+    *,
+    elements: int = ELEMENTS,
+    runs: int = 20,
+    rounds: int = 20,
+    threads: int = 1,
+    progress: Callable[[], None] = lambda: None,
+) -> list[OperatorTiming]:
+    """Time torch's operator of a function under each contender.
+
+    Args:
+        library: the library to judge.
+        function: torch's name.
+        elements: of the input.
+        runs: turns of each contender.
+        rounds: timed calls in a turn, of which the median counts.
+        threads: of torch's operators, while they are timed.
+        progress: called after each turn of all.
+
+    Raises:
+        OperatorBenchError: fewer than four turns, which have no quartiles, or nothing to time.
+        The errors of ``find_library`` and of a session.
+    """
+    if runs < 4 or min(rounds, elements, threads) < 1:
+        raise OperatorBenchError(
+            f"runs={runs}, rounds={rounds}, elements={elements}, threads={threads}: quartiles need "
+            "four runs, of at least one round, one element and one thread each."
+        )
+    described = find_library(library)
+    contenders = _contenders(described, function)
+    arguments, operator = inputs_of(function, elements), getattr(torch, function)
+    timer = sync_timer(runs=1, rounds=rounds, warmup=1)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    order = random.Random(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(runs):
+            for name in order.sample(list(contenders), k=len(contenders)):
+                with _session(contenders[name], function):
+                    found = timer.time(lambda: operator(*arguments), function)
+                times[name].append(found.median_ns / elements)
+            progress()
+    finally:
+        torch.set_num_threads(before)
+    return [
+        OperatorTiming(
+            function,
+            name,
+            Quartiles.of(values),
+            Quartiles.of([x / y for x, y in zip(values, times[STOCK], strict=True)]),
+        )
+        for name, values in times.items()
+    ]
+
+
+def _session(library: UdfLibrary | None, function: str) -> Any:
+    # Its canary refuses a library that the operator does not go through.
+    return nullcontext() if library is None else patched(library, functions=(function,))
+
+
+def text(timings: Sequence[OperatorTiming], facts: Mapping[str, str]) -> str:
+    """Return the table for a terminal."""
+    rows = [("operator", "library", "ns per element", "half of the runs", "ratio to stock", "half")]
+    for t in timings:
+        ns, ratio = t.ns_per_element, t.ratio_to_stock
+        stock = t.contender == STOCK
+        rows.append(
+            (
+                t.operator if stock else "", t.contender, f"{ns.median:.3f}",
+                f"{ns.low:.3f} to {ns.high:.3f}", "1" if stock else f"{ratio.median:.2f}",
+                "" if stock else f"{ratio.low:.2f} to {ratio.high:.2f}",
+            )
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["; ".join(f"{name} {value}" for name, value in facts.items())]
+    for operator, name, *figures in rows:
+        cells = [c.rjust(w) for c, w in zip(figures, widths[2:], strict=True)]
+        lines.append("  ".join([operator.ljust(widths[0]), name.ljust(widths[1]), *cells]).rstrip())
+    return "\n".join(lines)

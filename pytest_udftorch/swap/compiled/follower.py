@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compilers that run inside the process follow the open sessions.
+
+Whenever a session opens or closes, torch.compile (``inductor``), Triton (``triton``) and eager
+CUDA (``cuda.operators``) learn which functions are active. This module imports neither torch nor
+Triton. A module that is already imported is changed at once; an import hook changes the others
+when they are imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Final
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.errors import CompileRunningError
+from pytest_udftorch.swap.overrides.active import STOCK, Active, Change
+from pytest_udftorch.swap.overrides.import_hook import ImportHook
+from pytest_udftorch.swap.overrides.undo import Undo
+from pytest_udftorch.swap.toolchain.selection import Part, selection_id
+
+#: The modules whose changes are those of eager operators.
+_EAGER: Final = frozenset({"torch.cuda", "torch.library"})
+
+# Raise it when Inductor is made to call operators in another way: its caches outlive this package.
+_VERSION: Final = 2
+
+
+def _active(
+    parts: Sequence[Part], operators: Sequence[str], composites: Sequence[Part] = ()
+) -> Active:
+    name = selection_id(parts) if parts else STOCK
+    names = tuple(sorted(set(operators)))
+    if names:
+        facts = f"{_VERSION} {' '.join(names)}"
+        name += "+" + hashlib.sha256(facts.encode()).hexdigest()[:16]
+    if composites:
+        name += "+" + selection_id(composites)
+    return Active(name, tuple(parts), names, tuple(composites))
+
+
+class Follower:
+    """The changes inside compilers for the functions that are active."""
+
+    def __init__(self) -> None:
+        self.active = Active()
+        self._changes: dict[str, Change] = {}
+        self._undo = Undo()
+        self._hook: ImportHook | None = None
+        #: Whether an interrupt left the compilers half changed.
+        self._in_doubt = False
+        #: Whether only eager operators follow.
+        self._eager = False
+
+    def serve(self, changes: Mapping[str, Change]) -> None:
+        """Add the names of modules, each with the function that changes the module."""
+        self._changes.update(changes)
+
+    def follow(
+        self,
+        parts: Sequence[Part],
+        operators: Sequence[str],
+        composites: Sequence[Part] = (),
+        *,
+        wait: bool,
+    ) -> None:
+        """Make the compilers use these functions; with none, restore everything.
+
+        Args:
+            parts: the functions that are active from now on.
+            operators: the overloads that are overridden from now on.
+            composites: the activations that are whole functions from now on; their operators are
+                among ``operators``.
+            wait: let a compilation that runs in another thread finish first.
+
+        Raises:
+            CompileRunningError: ``wait`` is false, and this thread or another one is compiling.
+            UdfError: see ``bitcode``. After any error the compilers are as before.
+        """
+        active = _active(parts, operators, composites)
+        if active.key == self.active.key and not self._in_doubt:
+            return
+        frames = sys.modules.get(compat.DYNAMO_FRAMES)
+        if frames is None:
+            self._switch(active)
+            return
+        compat.check_changed(frames)
+        held = compat.is_compiling(frames)
+        if held and not wait:
+            raise CompileRunningError(
+                "torch.compile is compiling in this thread: a backend, or a hook of one, opens the "
+                "session. The compiled code would mix the functions of two libraries. Open the "
+                "session before the model is called."
+            )
+        taken = False
+        try:
+            taken = frames.compile_lock.acquire(blocking=wait)
+            if not taken:
+                raise CompileRunningError(
+                    "torch.compile is compiling in another thread. The compiled code would mix the "
+                    "functions of two libraries. Open the session before that thread calls the "
+                    "model, or after the call has returned."
+                )
+            self._switch(active)
+        finally:
+            # An interrupt can come between taking the lock and setting ``taken``.
+            if taken or (not held and compat.is_compiling(frames)):
+                frames.compile_lock.release()
+
+    @contextlib.contextmanager
+    def eager_only(self) -> Iterator[None]:
+        """Let eager operators follow, and compilers only when this ends.
+
+        For runs that open thousands of sessions and compile nothing.
+        """
+        before, self._eager = self._eager, True
+        try:
+            yield
+        finally:
+            self._eager = before
+            if not before:
+                self._switch(self.active)
+
+    def reset(self) -> None:
+        """Restore everything and remove the import hook, whatever sessions are open."""
+        self.follow((), (), wait=True)
+        if self._hook is not None:
+            sys.meta_path.remove(self._hook)
+            self._hook = None
+
+    def _switch(self, active: Active) -> None:
+        before = self.active
+        self._in_doubt = True
+        try:
+            self._change(active)
+        except BaseException:
+            self._change(before)
+            self._in_doubt = False
+            raise
+        if compat.DYNAMO in sys.modules and not self._eager:
+            sys.modules[compat.DYNAMO].reset()
+        self._in_doubt = False
+
+    def _change(self, active: Active) -> None:
+        self._undo.run()
+        self.active = active
+        if active.id == STOCK:
+            return
+        if self._hook is None:
+            self._hook = ImportHook(self._imported, frozenset(self._changes))
+            sys.meta_path.insert(0, self._hook)
+        for name in self._changes:
+            if name in sys.modules:
+                self._imported(sys.modules[name])
+
+    def _imported(self, module: ModuleType) -> None:
+        if self.active.id != STOCK and (not self._eager or module.__name__ in _EAGER):
+            compat.check_changed(module)
+            self._changes[module.__name__](module, self.active, self._undo)
+
+
+#: The follower of this process: its compilers use the functions of the open sessions.
+follower: Final = Follower()

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on single elements whose stock CUDA kernels round otherwise than docs/contract.md says.
+
+A division by a number is a product with its reciprocal there, ``rsqrt`` an approximation, and the
+compiler of the kernels fuses where it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pytest_udftorch.swap.contract.gpu import GPU
+from pytest_udftorch.swap.contract.sixteen import NAMES
+from pytest_udftorch.swap.operators.tensors import alike
+from pytest_udftorch.swap.overrides.python_override import stock
+
+_FLOATS: Final = ("torch.float32", *NAMES)
+
+
+def _float32(*tensors: Any) -> bool:
+    return all(t.is_cuda and str(t.dtype) == "torch.float32" for t in tensors)
+
+
+def _taken(*tensors: Any) -> bool:
+    """Tell whether tensors of a GPU have one dtype, of float32 and those of 16 bits."""
+    dtype = tensors[0].dtype
+    return str(dtype) in _FLOATS and all(t.is_cuda and t.dtype is dtype for t in tensors)
+
+
+def _mapped(kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
+    """Map elements in float32; numbers of 16 bits are widened before, and rounded behind it."""
+    dtype = given[0].dtype
+    if str(dtype) == "torch.float32":
+        return GPU.elements(kind, given, number, out=out)
+    found = GPU.elements(kind, [g.float() for g in given], number)
+    return found.to(dtype) if out is None else out.copy_(found)
+
+
+def _number(x: Any) -> bool:
+    """Tell whether a tensor is a number that an operator was given, or as good as one."""
+    return bool(not x.is_cuda and not x.dim() and not x.is_complex())
+
+
+def _real(*numbers: Any) -> bool:
+    return not any(isinstance(n, complex) for n in numbers)
+
+
+def div(self: Any, other: Any) -> Any:
+    """Return quotients; that by a number is rounded once."""
+    if _taken(self) and _number(other):
+        return _mapped("divided", (self,), float(other))
+    return stock(self, other)
+
+
+def div_(self: Any, other: Any) -> Any:
+    """Divide in place."""
+    if _taken(self) and _number(other):
+        return _mapped("divided", (self,), float(other), out=self)
+    return stock(self, other)
+
+
+def div_out(self: Any, other: Any, *, out: Any) -> Any:
+    """Put quotients into ``out``."""
+    if _taken(self, out) and _number(other) and out.shape == self.shape:
+        return _mapped("divided", (self,), float(other), out=out)
+    return stock(self, other, out=out)
+
+
+def rsqrt(self: Any, *, out: Any) -> Any:
+    """Put one over the correctly rounded roots into ``out``."""
+    return GPU.elements("one over the root", (self,), 0.0, out=out)
+
+
+def lerp(self: Any, end: Any, weight: Any) -> Any:
+    """Return what lies between two tensors."""
+    if _taken(self, end) and _real(weight):
+        return _mapped("lerp", (self, end), float(weight))
+    return stock(self, end, weight)
+
+
+def lerp_(self: Any, end: Any, weight: Any) -> Any:
+    """Go towards another tensor."""
+    if _taken(self, end) and _real(weight) and self.shape == end.shape:
+        return _mapped("lerp", (self, end), float(weight), out=self)
+    return stock(self, end, weight)
+
+
+def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
+    """Put value times a product, fused with a sum, into ``out``."""
+    if _taken(self, tensor1, tensor2) and _real(value):
+        return _mapped("addcmul", (self, tensor1, tensor2), float(value), out=out)
+    return stock(self, tensor1, tensor2, value=value, out=out)
+
+
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
+    """Put a sum with a quotient, of which value times tensor1 is the dividend, into ``out``."""
+    if _taken(self, tensor1, tensor2) and _real(value):
+        return _mapped("addcdiv", (self, tensor1, tensor2), float(value), out=out)
+    return stock(self, tensor1, tensor2, value=value, out=out)
+
+
+# Lists of tensors -------------------------------------------------------------------------
+
+
+def _alike(lists: Sequence[Any]) -> bool:
+    """Tell whether lists hold float32 tensors of a GPU, one for one of the same shape."""
+    first = lists[0]
+    return all(
+        len(other) == len(first)
+        and _float32(*other)
+        and all(a.shape == b.shape for a, b in zip(first, other, strict=True))
+        for other in lists
+    )
+
+
+def _each(numbers: Any, count: int) -> list[float] | None:
+    """Return a number for each tensor, or nothing where they are not numbers."""
+    if isinstance(numbers, list | tuple):
+        found = list(numbers)
+    elif hasattr(numbers, "dim"):
+        if numbers.is_cuda or numbers.is_complex():
+            return None
+        found = [numbers.item()] * count if not numbers.dim() else numbers.tolist()
+    else:
+        found = [numbers] * count
+    if len(found) != count or not _real(*found):
+        return None
+    return [float(n) for n in found]
+
+
+def _listed(kind: str, lists: Sequence[Any], numbers: Any, *, into: bool) -> list[Any] | None:
+    """Map each of the tensors; return nothing where the stock kernel has to."""
+    if not lists[0] or not _alike(lists):
+        return None
+    each = _each(numbers, len(lists[0]))
+    if each is None:
+        return None
+    import torch
+
+    groups = list(zip(*lists, strict=True))
+    if len(groups) > 1 and _in_one(groups, into):
+        results = [g[0] if into else torch.empty_like(g[0]) for g in groups]
+        GPU.lists(kind, groups, each, results)
+        return results
+    return [
+        GPU.elements(kind, given, n, out=given[0] if into else None)
+        for n, given in zip(each, groups, strict=True)
+    ]
+
+
+def _in_one(groups: Sequence[Sequence[Any]], into: bool) -> bool:
+    """Tell whether one launch can map all: it copies a table, which a CUDA graph would not."""
+    import torch
+
+    device = groups[0][0].device
+    return (
+        all(g[0].device == device and g[0].numel() and alike(g) for g in groups)
+        and not (into and len({g[0].data_ptr() for g in groups}) < len(groups))
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def foreach_add(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """Return sums, fused with products."""
+    found = _listed("add", (self, other), alpha, into=False)
+    return stock(self, other, alpha=alpha) if found is None else found
+
+
+def foreach_add_(self: Any, other: Any, *, alpha: Any = 1) -> None:
+    """Add products, fused."""
+    if _listed("add", (self, other), alpha, into=True) is None:
+        stock(self, other, alpha=alpha)
+
+
+def foreach_sub(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """Return differences, fused with products."""
+    found = _listed("add", (self, other), -alpha, into=False)
+    return stock(self, other, alpha=alpha) if found is None else found
+
+
+def foreach_sub_(self: Any, other: Any, *, alpha: Any = 1) -> None:
+    """Subtract products, fused."""
+    if _listed("add", (self, other), -alpha, into=True) is None:
+        stock(self, other, alpha=alpha)
+
+
+def foreach_lerp(self: Any, tensors1: Any, weight: Any) -> Any:
+    """Return what lies between two tensors of each pair."""
+    found = _listed("lerp", (self, tensors1), weight, into=False)
+    return stock(self, tensors1, weight) if found is None else found
+
+
+def foreach_lerp_(self: Any, tensors1: Any, weight: Any) -> None:
+    """Go towards other tensors."""
+    if _listed("lerp", (self, tensors1), weight, into=True) is None:
+        stock(self, tensors1, weight)
+
+
+def foreach_div(self: Any, other: Any) -> Any:
+    """Return quotients by numbers."""
+    found = _listed("divided", (self,), other, into=False)
+    return stock(self, other) if found is None else found
+
+
+def foreach_div_(self: Any, other: Any) -> None:
+    """Divide by numbers."""
+    if _listed("divided", (self,), other, into=True) is None:
+        stock(self, other)
+
+
+def foreach_addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    """Return sums with products."""
+    found = _listed("addcmul", (self, tensor1, tensor2), value, into=False)
+    return stock(self, tensor1, tensor2, value) if found is None else found
+
+
+def foreach_addcmul_(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> None:
+    """Add products."""
+    if _listed("addcmul", (self, tensor1, tensor2), value, into=True) is None:
+        stock(self, tensor1, tensor2, value)
+
+
+def foreach_addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    """Return sums with quotients."""
+    found = _listed("addcdiv", (self, tensor1, tensor2), value, into=False)
+    return stock(self, tensor1, tensor2, value) if found is None else found
+
+
+def foreach_addcdiv_(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> None:
+    """Add quotients."""
+    if _listed("addcdiv", (self, tensor1, tensor2), value, into=True) is None:
+        stock(self, tensor1, tensor2, value)
+
+
+def foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> Any:
+    """Return norms, as of each tensor alone."""
+    import torch
+
+    if not _float32(*self):
+        return stock(self, ord, dtype)
+    return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in self]

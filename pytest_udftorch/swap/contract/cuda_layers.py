@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that torch has on GPUs alone, in the order of docs/contract.md.
+
+They compute what torch composes on the CPU of other operators.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from pytest_udftorch.swap.contract.attention import attention, attention_backward, taken
+from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
+from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
+from pytest_udftorch.swap.contract.sums import over
+from pytest_udftorch.swap.overrides.python_override import stock
+
+#: Dtypes of what the operators here take.
+FLOATS: Final = ("torch.float32", *NAMES)
+
+# Dropout ----------------------------------------------------------------------------------
+
+
+def native_dropout(input: Any, p: float, train: Any) -> Any:
+    """Return what is kept, over the probability to keep it, and what that is."""
+    import torch
+
+    if train is False or not 0 < p < 1 or str(input.dtype) not in FLOATS:
+        return stock(input, p, train)
+    noise = torch.empty_like(input).bernoulli_(1 - p)
+    mask = noise != 0
+    return input * noise.div_(1 - p), mask
+
+
+def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
+    """Return the gradient of what was kept, over the probability to keep it."""
+    if str(grad_output.dtype) not in FLOATS or not scale > 1:
+        return stock(grad_output, mask, scale)
+    return grad_output * mask.to(grad_output.dtype).div_(1 / scale)
+
+
+# Batch norm -------------------------------------------------------------------------------
+
+
+def cudnn_batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    exponential_average_factor: float, epsilon: float,
+) -> Any:  # fmt: skip
+    """Return normalized channels, their means and reciprocal deviations, and no reserve."""
+    import torch
+
+    statistics = (running_mean, running_var)
+    if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
+        return stock(
+            input, weight, bias, running_mean, running_var, training, exponential_average_factor,
+            epsilon,
+        )  # fmt: skip
+    found = sixteen(batch_norm)(
+        input, weight, bias, running_mean, running_var, training, exponential_average_factor,
+        epsilon,
+    )  # fmt: skip
+    return *found, torch.empty(0, dtype=torch.uint8, device=input.device)
+
+
+def cudnn_batch_norm_backward(
+    input: Any, grad_output: Any, weight: Any, running_mean: Any, running_var: Any,
+    save_mean: Any, save_var: Any, epsilon: float, reserveSpace: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients of input, weight and bias."""
+    if not fit(input, weight, save_mean, save_var) or grad_output.shape != input.shape:
+        return stock(
+            input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon,
+            reserveSpace,
+        )  # fmt: skip
+    return sixteen(batch_norm_backward)(
+        grad_output, input, weight, running_mean, running_var, save_mean, save_var, True, epsilon,
+        [True, True, True],
+    )  # fmt: skip
+
+
+# Attention --------------------------------------------------------------------------------
+
+
+def efficient_attention(
+    query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return the attended values, the logarithms of the sums, and a seed that is not used."""
+    import torch
+
+    if not taken(query, key, value, dropout_p):
+        return stock(
+            query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
+        )
+    out, logs = sixteen(attention)(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale
+    )
+    seed = torch.zeros((), dtype=torch.int64, device=query.device)
+    return out, logs, seed, seed.clone()
+
+
+def efficient_attention_backward(
+    grad_out_: Any, query: Any, key: Any, value: Any, attn_bias: Any, out: Any, logsumexp: Any,
+    philox_seed: Any, philox_offset: Any, dropout_p: float, grad_input_mask: Any,
+    is_causal: bool = False, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return the gradients of query, key and value; that of a bias is the stock kernel's."""
+    if not taken(query, key, value, dropout_p) or grad_input_mask[3]:
+        return stock(
+            grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset,
+            dropout_p, grad_input_mask, is_causal, scale=scale,
+        )  # fmt: skip
+    found = sixteen(attention_backward)(
+        grad_out_,
+        query,
+        key,
+        value,
+        out,
+        logsumexp,
+        dropout_p,
+        is_causal,
+        attn_mask=attn_bias,
+        scale=scale,
+    )
+    return *found, None
+
+
+# RMS norm ---------------------------------------------------------------------------------
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Return the normalized rows and one over their root mean square."""
+    import torch
+
+    rank = len(normalized_shape)
+    fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
+    if not fits or str(input.dtype) != "torch.float32":
+        return stock(input, normalized_shape, weight, eps)
+    dims = list(range(-rank, 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    one_over = input.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
+    y = input * one_over
+    return (y if weight is None else y.mul_(weight)), one_over
+
+
+def rms_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any
+) -> Any:
+    """Return the gradients of input and weight that are asked for, as autograd composes them."""
+    if not input.numel() or str(input.dtype) != "torch.float32":
+        return stock(grad_out, input, normalized_shape, rstd, weight, output_mask)
+    rank = len(normalized_shape)
+    rows, count = list(range(input.dim() - rank)), math.prod(normalized_shape)
+    found: list[Any] = [None, None]
+    if output_mask[0]:
+        scaled = grad_out if weight is None else grad_out * weight
+        of_root = over(scaled * input, [d + input.dim() for d in range(-rank, 0)], keep=True)
+        of_mean = (of_root * -0.5).mul_(rstd.pow(3))
+        squares = (of_mean.expand(input.shape) / count).mul_(input * 2)
+        found[0] = (scaled * rstd).add_(squares)
+    if output_mask[1] and weight is not None:
+        products = grad_out * (input * rstd)
+        found[1] = over(products, rows) if rows else products
+    return tuple(found)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roots and powers of single elements, as docs/contract.md says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.sums import root
+from pytest_udftorch.swap.overrides.python_override import stock
+
+#: Torch computes these powers by products and a quotient, the same everywhere.
+_BY_PRODUCTS = (0, 1, 2, 3, -1, -2)
+
+
+def sqrt(self: Any, *, out: Any) -> Any:
+    """Put correctly rounded roots into ``out``."""
+    return contract().roots(self, out=out)
+
+
+def pow_scalar(self: Any, exponent: Any) -> Any:
+    """Return powers whose exponent is a number.
+
+    Stock rounds the exponent to float32 for whole vectors, and does not for the elements behind the
+    last one, of which each thread has some. Here it is always rounded.
+    """
+    import torch
+
+    if isinstance(exponent, complex) or exponent in _BY_PRODUCTS:
+        return stock(self, exponent)
+    if abs(exponent) == 0.5:
+        found = root(self)
+        return found if exponent > 0 else found.reciprocal_()
+    return torch.pow(self, self.new_full((), exponent))
+
+
+def pow_scalar_(self: Any, exponent: Any) -> Any:
+    """Replace elements by their powers."""
+    if isinstance(exponent, complex) or exponent in _BY_PRODUCTS:
+        return stock(self, exponent)
+    return self.copy_(pow_scalar(self, exponent))

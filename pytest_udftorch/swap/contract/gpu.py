@@ -1,0 +1,550 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums and products of docs/contract.md on a GPU: the kernels of ``triton_kernels``."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from pytest_udftorch.swap.contract import launches
+from pytest_udftorch.swap.contract.launches import Launch, launch
+from pytest_udftorch.swap.operators.tensors import alike
+
+#: Products of one chunk are accumulated one after the other.
+CHUNK: Final = 64
+
+#: Factors of a product that a program holds at once along k, and how many steps ahead it loads.
+_STEP: Final = 32
+_STAGES: Final = 2
+
+#: Programs that fill a GPU; a product with fewer tiles is split along k.
+_PROGRAMS: Final = 256
+
+#: So many levels of chunks are not split: it would take another launch.
+_UNSPLIT: Final = 3
+
+#: Programs of products that a multiprocessor has registers for.
+_OF_PROCESSOR: Final = 3
+
+#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
+_ROW: Final = 11
+_COLUMN: Final = 6
+
+#: The longest row whose norm a program holds.
+LONGEST: Final = 1 << _ROW
+
+#: Counters of Philox that a program of random numbers takes; each gives four.
+_QUADS: Final = 512
+
+#: Numbers of a channel that a program holds, as a power of two.
+_CHANNEL: Final = 14
+
+#: Elements of a program that maps them, and the most programs that share a tensor of a list.
+_BLOCK: Final = 1024
+_OF_TENSOR: Final = 64
+
+#: A negative control changes the length of chunks here.
+_chunk = CHUNK
+
+
+@functools.cache
+def _resident(device: Any) -> int:
+    """Return how many programs of products a GPU runs at once."""
+    import torch
+
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * _OF_PROCESSOR
+
+
+def _log(n: int) -> int:
+    """Return the logarithm of the least power of two that is not below n."""
+    return max(n - 1, 0).bit_length()
+
+
+def _held(n: int) -> tuple[int, int]:
+    """Return the logarithm of the length of rows, and how many of them a program holds."""
+    log = _log(n)
+    return log, 1 << max(0, _ROW - log)
+
+
+def _channel_held(samples: int, n: int) -> tuple[dict[str, int], int] | None:
+    """Return how a program holds all numbers of a channel: the kernel's constants and its warps.
+
+    None if there are more than ``_CHANNEL`` of them.
+    """
+    constants = {"SAMPLES": _log(samples), "LOG": _log(n)}
+    size = sum(constants.values())
+    return None if size > _CHANNEL else (constants, 1 << max(0, min(4, size - 9)))
+
+
+class Plan(NamedTuple):
+    """How programs share a product.
+
+    Attributes:
+        splits: in how many parts of 2^LEVELS chunks it is cut along k.
+        programs: how many.
+        constants: of the kernel.
+        stages: how many steps ahead a program loads.
+        room: of the sums that wait, in elements.
+    """
+
+    splits: int
+    programs: int
+    constants: dict[str, Any]
+    stages: int
+    room: int
+
+
+def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
+    """Return how to compute so many products of m times n results over k."""
+    chunk, enough = _chunk, _resident(device) // _OF_PROCESSOR
+    levels = _log(-(-k // chunk))
+    for side in (64, 32):
+        rows, columns = (min(side, max(16, 1 << _log(size))) for size in (m, n))
+        tiles = batches * -(-m // rows) * -(-n // columns)
+        # More splits than this cost another launch, for little.
+        if tiles * max(1, -(-k // (chunk << _UNSPLIT))) >= enough:
+            break
+    while levels > _UNSPLIT and tiles * -(-k // (chunk << levels)) < _PROGRAMS:
+        levels -= 1
+    splits = -(-k // (chunk << levels))
+    constants = {
+        "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+        "WHOLE": k % _STEP == 0,
+    }  # fmt: skip
+    programs = min(tiles * splits, _resident(device))
+    return Plan(splits, programs, constants, _STAGES, programs * levels * rows * columns)
+
+
+@functools.lru_cache(maxsize=8192)
+def _product_launch(
+    shape: tuple[int, ...], k: int, batches: int, strides: tuple[int, ...], device: Any, chunk: int
+) -> tuple[Launch, Plan]:
+    m, n = shape[-2:]
+    plan = planned(m, n, k, batches, device)
+    tiled = m % plan.constants["ROWS"] == 0 and n % plan.constants["COLUMNS"] == 0
+    numbers = (m, n, k, batches, plan.splits, *strides)
+    constants = {**plan.constants, "TILED": tiled}
+    return Launch("products", plan.programs, device, numbers, constants, 4, plan.stages), plan
+
+
+@functools.lru_cache(maxsize=8192)
+def _sum_launches(
+    shape: tuple[int, ...], dim: int, device: Any
+) -> tuple[tuple[int, ...], tuple[tuple[Launch, tuple[int, ...]], ...]]:
+    """Return the shape of sums over one dimension, and launches with the shapes of their results.
+
+    There is no launch for sums of one term.
+    """
+    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
+    left = (*shape[:dim], *shape[dim + 1 :])
+    found = []
+    while n > 1:
+        along = inner == 1
+        log = min(_log(n), _ROW if along else _COLUMN)
+        blocks = -(-n >> log)
+        if along:
+            lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
+        else:
+            lanes, groups = inner, outer
+            given = (n * inner, 1, inner, blocks * inner, inner, 1)
+        width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
+        programs = groups * -(-lanes // width) * blocks
+        numbers = (n, lanes, groups, blocks, *given)
+        made = Launch("sums", programs, device, numbers, {"LANES": width, "LOG": log}, 4)
+        n = blocks
+        found.append((made, left if n == 1 else (outer, blocks, inner)))
+    return left, tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(
+    rows: tuple[tuple[int, ...], ...], bits: tuple[int, ...] | None, device: Any, stream: int
+) -> Any:
+    """Return a table of the kernel ``lists``, which was copied to the GPU on a stream."""
+    import torch
+
+    numbers = (0,) * len(rows) if bits is None else bits
+    whole = [(*row, number) for row, number in zip(rows, numbers, strict=True)]
+    made = torch.tensor(whole, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return made.to(device, non_blocking=True)
+
+
+class GpuContract:
+    """Sums and products of float32 tensors on GPUs."""
+
+    def mm(self, a: Any, b: Any) -> Any:
+        """Return the product of two matrices with any strides."""
+        return self._product(a, b, (a.shape[0], b.shape[1]), 1, (0, *a.stride(), 0, *b.stride()))
+
+    def products(self, a: Any, b: Any) -> Any:
+        """Return the product of each two matrices of two batches, with any strides."""
+        shape = (len(a), a.shape[1], b.shape[2])
+        return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
+
+    def _product(
+        self, a: Any, b: Any, shape: tuple[int, ...], batches: int, strides: tuple[int, ...]
+    ) -> Any:
+        m, n = shape[-2:]
+        k = a.shape[-1]
+        if not k or not batches * m * n:
+            return a.new_zeros(shape)
+        made, plan = _product_launch(shape, k, batches, strides, a.device, _chunk)
+        c = a.new_empty(shape if plan.splits == 1 else (plan.splits, *shape))
+        made(a, b, c, a.new_empty(plan.room) if plan.room else c)
+        return c if plan.splits == 1 else self.sums(c, 0)
+
+    def sums(self, x: Any, dim: int) -> Any:
+        """Return the sums over one dimension, which the result lacks."""
+        if not x.numel():
+            return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
+        x = x.contiguous()
+        left, launches = _sum_launches(x.shape, dim, x.device)
+        if not launches:
+            return x.reshape(left).clone()
+        for made, shape in launches:
+            y = x.new_empty(shape)
+            made(x, y)
+            x = y
+        return x
+
+    def prefixes(self, x: Any, dim: int) -> Any:
+        """Return for each place along a dimension the sum of what stands up to there.
+
+        A place adds up the whole blocks below it, of which each is a power of two, from the
+        smallest on.
+        """
+        import torch
+
+        sums = x.movedim(dim, 0).contiguous()
+        n = len(sums)
+        count = torch.arange(1, n + 1, device=x.device).view(-1, *(1,) * (x.dim() - 1))
+        found = torch.full_like(sums, -0.0)
+        for level in range(n.bit_length()):
+            has = (count >> level) & 1 == 1
+            at = ((count >> level) - 1).clamp_(min=0).view(-1)
+            found = torch.where(has, sums[at.clamp_(max=len(sums) - 1)] + found, found)
+            pairs = len(sums) // 2
+            if not pairs:
+                break
+            sums = sums[0 : 2 * pairs : 2] + sums[1 : 2 * pairs : 2]
+        return found.movedim(0, dim).contiguous()
+
+    def scatter(self, y: Any, rows: Any, x: Any, *, each: int = 1) -> Any:
+        """Add to each row of ``y`` the sum of the rows of ``x`` that belong to it.
+
+        Args:
+            y: a dense matrix, which is changed.
+            rows: for each row of ``x`` the row of ``y`` that it is added to.
+            x: a matrix.
+            each: so many rows of ``x`` in succession belong to different rows of ``y``, and
+                stand at one place in the order.
+
+        Returns:
+            ``y``.
+        """
+        import torch
+
+        if not x.numel():
+            return y
+        named, terms = torch.sort(rows, stable=True)
+        x = x[terms]
+        place = terms // each if each > 1 else terms
+        n, inner = x.shape
+        # At which bit a term joins the one before it; 63 if that belongs to another row.
+        apart = place[1:] ^ place[:-1]
+        bits = torch.full((n,), 63, dtype=torch.int32, device=x.device)
+        levels = _log(-(-len(rows) // each))
+        # A power of two has an exponent that is its number of digits.
+        join = torch.frexp(apart.double()).exponent.sub_(1).clamp_(min=0)
+        bits[1:] = torch.where(named[1:] == named[:-1], join, 63)
+        order = torch.arange(n, device=x.device)
+        columns = 1 << min(_log(inner), 7)
+        for level in range(levels):
+            starts = torch.where(bits > level, order, 0).cummax(0).values
+            launch(
+                "joins", n * -(-inner // columns), (x, bits, starts), (n, inner, level),
+                {"COLUMNS": columns}, 1,
+            )  # fmt: skip
+        # The sum of a row stands in its first term. It is read by an index: torch writes by an
+        # index with index_put_, whose kernel calls this.
+        here = torch.arange(len(y), device=x.device)
+        first = torch.searchsorted(named, here).clamp_(max=n - 1)
+        has = named.index_select(0, first) == here
+        return y.copy_(torch.where(has[:, None], y + x.index_select(0, first), y))
+
+    def chains(self, x: Any, dim: int, counts: Any, places: Any, weights: Any) -> Any:
+        """Return chains of fused multiply-adds over places of one dimension.
+
+        Args:
+            x: a tensor.
+            dim: the dimension, in which the result has as many places as ``counts``.
+            counts: how many terms each place of the result has.
+            places: the places of the first terms, in the next row those of the second ones, ...
+            weights: their factors.
+        """
+        import torch
+
+        shape = (-1, *(1,) * (x.dim() - dim - 1))
+        found = x.new_zeros(*x.shape[:dim], len(counts), *x.shape[dim + 1 :])
+        for number, (at, weight) in enumerate(zip(places, weights, strict=True)):
+            value, factor = x.index_select(dim, at), weight.view(shape)
+            if number:
+                value = self.elements("addcmul", (found, value, factor), 1.0)
+            else:
+                value = value * factor
+            found = torch.where((counts > number).view(shape), value, found)
+        return found
+
+    def roots(self, x: Any, *, out: Any = None) -> Any:
+        """Return the correctly rounded square roots of a tensor."""
+        return self.elements("root", (x,), 0.0, out=out)
+
+    def elements(self, kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
+        """Map the elements of tensors, which are broadcast, as the kernel of this name does.
+
+        Args:
+            kind: what ``triton_kernels.elements`` does.
+            given: one to three float32 tensors.
+            number: a scalar.
+            out: where the result goes to; it may be one of the tensors. None makes a tensor.
+        """
+        import torch
+
+        if not alike(given):
+            untyped: Any = torch
+            shape = untyped.broadcast_shapes(*(t.shape for t in given))
+            given = [t.expand(shape).contiguous() for t in given]
+        y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
+        if y.numel():
+            x = (*given, None, None)[:3]
+            launch(
+                "elements", -(-y.numel() // _BLOCK), (*x, y), (y.numel(), float(number)),
+                {"KIND": kind, "BLOCK": _BLOCK}, 4,
+            )  # fmt: skip
+        return y if out is None or y is out else out.copy_(y)
+
+    def lists(self, kind: str, given: Sequence[Sequence[Any]], numbers: Sequence[float],
+              into: Sequence[Any]) -> None:  # fmt: skip
+        """Map the elements of lists of tensors, as the kernel of ``elements`` does, in one launch.
+
+        Args:
+            kind: what ``triton_kernels.elements`` does.
+            given: for each result one to three dense float32 tensors that are alike.
+            numbers: for each result a scalar.
+            into: the results, alike; they may be the first tensors, but share no memory.
+        """
+        import torch
+
+        rows = []
+        for tensors, y in zip(given, into, strict=True):
+            places = [t.data_ptr() for t in tensors]
+            rows.append((*places, *(0,) * (3 - len(places)), y.data_ptr(), y.numel()))
+        # Zeros are told apart by their bits.
+        same = numbers[0] != 0 and all(number == numbers[0] for number in numbers)
+        bits = None
+        if not same:
+            bits = tuple(torch.tensor(numbers, dtype=torch.float32).view(torch.int32).tolist())
+        most = max(row[-1] for row in rows)
+        programs = min(_OF_TENSOR, max(1, -(-most // _BLOCK)))
+        stream = launches.stream(into[0].device.index)
+        table = _table(tuple(rows), bits, into[0].device, stream)
+        launch(
+            "lists", len(rows) * programs, (table,), (len(rows), programs, float(numbers[0])),
+            {"SAME": same, "KIND": kind, "BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+
+    def row_parts(self, kind: str, x: Any, g: Any = None, *, out: Any = None) -> Any:
+        """Return what the kernel of this name does with the rows of dense tensors.
+
+        Args:
+            kind: what it does.
+            x: of which the last dimension has at most ``LONGEST`` elements.
+            g: like ``x``, or None.
+            out: where the result goes to, like ``x``; None makes a tensor.
+        """
+        import torch
+
+        n = x.shape[-1]
+        rows, (log, lanes) = x.numel() // n, _held(n)
+        y = torch.empty_like(x) if out is None else out
+        launch(
+            "row_parts", -(-rows // lanes), (x, g, y), (rows, n),
+            {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        return y
+
+    def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+        """Return normalized rows, their means and reciprocal deviations.
+
+        Args:
+            x: a dense matrix with rows of at most ``LONGEST`` elements.
+            weight: dense, of a row's length, or None.
+            bias: as the weight.
+            eps: is added to variances.
+        """
+        import torch
+
+        rows, n = x.shape
+        y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, rows)
+        log, lanes = _held(n)
+        launch(
+            "layer_norm", -(-rows // lanes), (x, weight, bias, y, mean, rstd),
+            (rows, n, float(n), float(eps)), {"LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        return y, mean, rstd
+
+    def layer_norm_backward(
+        self, x: Any, grad: Any, weight: Any, mean: Any, rstd: Any, y: Any, products: Any
+    ) -> None:
+        """Put the gradient of rows into ``y``, and that of the weight's products.
+
+        Args:
+            x: a dense matrix with rows of at most ``LONGEST`` elements.
+            grad: the gradient of the result, like ``x``.
+            weight: dense, of a row's length, or None.
+            mean: of each row.
+            rstd: of each row.
+            y: like ``x``, or None.
+            products: like ``x``, or None.
+        """
+        rows, n = x.shape
+        log, lanes = _held(n)
+        launch(
+            "layer_norm_backward", -(-rows // lanes), (x, grad, weight, mean, rstd, y, products),
+            (rows, n, float(n)), {"LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+
+    def _channels(self, kind: int, x: Any, given: Sequence[Any], count: float) -> Any:
+        """Return sums for each channel, one part or two, as ``channel_rows`` has them."""
+        samples, channels = x.shape[:2]
+        rows, n = samples * channels, x.shape[2:].numel()
+        log = min(_log(n), _ROW)
+        lanes, blocks, parts = 1 << min(_log(rows), _ROW - log), -(-n >> log), 1 + (kind == 2)
+        sums = x.new_empty(parts, rows, blocks)
+        launch(
+            "channel_rows", -(-rows // lanes) * blocks, (x, *given, sums),
+            (n, rows, channels, blocks, count), {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        if blocks > 1:
+            sums = self.sums(sums, 2)
+        return self.sums(sums.view(parts, samples, channels), 1)
+
+    def batch_norm(
+        self, x: Any, weight: Any, bias: Any, running: Sequence[Any], momentum: float, eps: float
+    ) -> tuple[Any, Any, Any]:
+        """Return normalized channels of a dense tensor, their means and reciprocal deviations.
+
+        Args:
+            x: dense, with samples and channels as the first dimensions.
+            weight: dense, a number for each channel, or None.
+            bias: as the weight.
+            running: a running mean and variance, dense, which are updated; each may be None.
+            momentum: of the update.
+            eps: is added to variances.
+        """
+        import torch
+
+        samples, channels, n = x.shape[0], x.shape[1], x.shape[2:].numel()
+        count, factors = float(samples * n), (float(eps), float(1 - momentum), float(momentum))
+        if fit := _channel_held(samples, n):
+            y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, channels)
+            launch(
+                "channel_norm", channels, (x, weight, bias, *running, y, mean, rstd),
+                (samples, n, channels, count, *factors), fit[0], fit[1],
+            )  # fmt: skip
+            return y, mean, rstd
+        total = self._channels(0, x, (None, None, None), count)
+        squares = self._channels(1, x, (None, total, None), count)
+        mean, rstd = x.new_empty(2, channels)
+        launch(
+            "channel_statistics", -(-channels // 128), (total, squares, mean, rstd, *running),
+            (channels, count, *factors), {"BLOCK": 128}, 4,
+        )  # fmt: skip
+        y = torch.empty_like(x)
+        launch(
+            "channels_mapped", -(-x.numel() // _BLOCK),
+            (x, None, mean, rstd, weight, bias, None, y), (x.numel(), n, channels, count),
+            {"BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+        return y, mean, rstd
+
+    def batch_norm_backward(
+        self, x: Any, grad: Any, weight: Any, mean: Any, rstd: Any, *, wanted: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return the gradients of input, weight and bias in training; the first if it is wanted.
+
+        Args:
+            x: dense, with samples and channels as the first dimensions.
+            grad: the gradient of the result, like ``x``.
+            weight: dense, a number for each channel, or None.
+            mean: of each channel.
+            rstd: of each channel.
+            wanted: whether the gradient of the input is.
+        """
+        import torch
+
+        samples, channels, n = x.shape[0], x.shape[1], x.shape[2:].numel()
+        count = float(samples * n)
+        if fit := _channel_held(samples, n):
+            y, sums = torch.empty_like(x) if wanted else None, x.new_empty(2, channels)
+            launch(
+                "channel_norm_backward", channels, (x, grad, weight, mean, rstd, y, sums),
+                (samples, n, channels, count), fit[0], fit[1],
+            )  # fmt: skip
+            return y, sums[1], sums[0]
+        sums = self._channels(2, x, (grad, mean, rstd), count)
+        if not wanted:
+            return None, sums[1], sums[0]
+        y = torch.empty_like(x)
+        launch(
+            "channels_mapped", -(-x.numel() // _BLOCK),
+            (x, grad, mean, rstd, weight, None, sums, y), (x.numel(), n, channels, count),
+            {"BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+        return y, sums[1], sums[0]
+
+    def words(self, count: int, key: int, device: Any) -> Any:
+        """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
+        import torch
+
+        y = torch.empty(count, dtype=torch.int32, device=device)
+        return self._drawn(y, key, {"KIND": "words", "BITS": 0})
+
+    def fractions(
+        self, y: Any, key: int, bits: int, distance: float = 1.0, lower: float = 0.0
+    ) -> Any:
+        """Fill a dense float32 tensor with so many upper bits of words as numbers in [0, 1).
+
+        Args:
+            y: the tensor, which is returned.
+            key: of Philox.
+            bits: how many.
+            distance: each is multiplied by it.
+            lower: is added to each, unless the distance is 1 and this 0.
+        """
+        kind = "fractions" if (distance, lower) == (1.0, 0.0) else "uniform"
+        return self._drawn(y, key, {"KIND": kind, "BITS": bits}, distance, lower)
+
+    def below(self, y: Any, key: int, p: float) -> Any:
+        """Fill a dense float32 tensor with ones where a fraction is below ``p``, and zeros."""
+        return self._drawn(y, key, {"KIND": "below", "BITS": 24}, p)
+
+    def _drawn(self, y: Any, key: int, form: dict[str, Any], a: float = 0.0, b: float = 0.0) -> Any:
+        if n := y.numel():
+            launch(
+                "words", -(-n // (4 * _QUADS)), (y,), (float(a), float(b), n, signed(key)),
+                {**form, "WHOLE": n % 4 == 0, "BLOCK": _QUADS}, 4, free=1,
+            )  # fmt: skip
+        return y
+
+
+def signed(key: int) -> int:
+    """Return a key of 64 bits as the number of int64 that has them."""
+    return key - (1 << 64) if key >> 63 else key
+
+
+#: The one instance: it has no state.
+GPU: Final = GpuContract()

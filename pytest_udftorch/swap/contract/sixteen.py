@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of docs/contract.md in bfloat16 and half: those of float32 between two conversions.
+
+What an operator takes is widened to float32, which is exact. It computes in float32, in the order
+of the contract, and each result is rounded once, to nearest and to even. So a sum or a product
+accumulates in float32, and nothing depends on the CPU's own instructions for 16 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pytest_udftorch.swap.contract.outside import declined
+from pytest_udftorch.swap.contract.quick import form
+
+NAMES: Final = ("torch.bfloat16", "torch.float16")
+
+#: Functions that take parameters or masks of float32 beside an input in 16 bits.
+_MIXED: Final = frozenset(
+    {
+        "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
+        "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
+    }
+)  # fmt: skip
+
+#: Functions that compute in float32 and write whatever they are given.
+_WRITE_ANY: Final = frozenset(
+    {"bernoulli_float_", "bernoulli_tensor_", "exponential_", "normal_", "uniform_"}
+)
+
+#: Arguments of a function that it writes, by their places.
+_WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
+    "batch_norm": (3, 4), "index_add_": (0,), "index_put_": (0,), "pow_scalar_": (0,),
+    "scatter_add_": (0,),
+}  # fmt: skip
+
+#: Keyword under which a function is given its result.
+_OUT: Final = {"smooth_l1_loss_backward_": "grad_input", "sqrt": "out"}
+
+
+def _parameters(of: tuple[Any, ...], narrow: Any) -> Any:
+    """Return the dtype of statistics beside parameters: float32 if one of them is."""
+    import torch
+
+    wide = any(v is not None and v.dtype is torch.float32 for v in of)
+    return torch.float32 if wide else narrow
+
+
+def _like(tensor: Any, otherwise: Any) -> Any:
+    return otherwise if tensor is None else tensor.dtype
+
+
+def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
+    """Return the dtypes of the results, which are stock's; empty where all are ``narrow``."""
+    import torch
+
+    match name:
+        case "attention":
+            return narrow, torch.float32
+        case "layer_norm":
+            return narrow, *(_parameters(args[2:4], narrow),) * 2
+        case "group_norm" | "batch_norm_alone":
+            return narrow, *(_parameters(args[1:3], narrow),) * 2
+        case "batch_norm":
+            return narrow, *(_parameters(args[1:5], narrow),) * 2
+        case "layer_norm_backward":
+            return narrow, *(_like(args[5], narrow),) * 2
+        case "group_norm_backward":
+            return narrow, *(_like(args[4], narrow),) * 2
+        case "batch_norm_backward":
+            return narrow, *(_like(args[2], _parameters(args[3:7], narrow)),) * 2
+    return ()
+
+
+def _widened(value: Any, narrow: Any) -> Any:
+    if getattr(value, "dtype", None) is narrow:
+        return value.float()
+    return value
+
+
+def _rounded(found: Any, dtypes: tuple[Any, ...], narrow: Any) -> Any:
+    if isinstance(found, tuple):
+        wanted = dtypes or (narrow,) * len(found)
+        return tuple(_rounded(f, (), d) for f, d in zip(found, wanted, strict=True))
+    # Truth values, numbers of rows and results that are asked for in another dtype stay.
+    return found.to(narrow) if str(getattr(found, "dtype", "")) == "torch.float32" else found
+
+
+def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function of the contract for float32 its form in 16 bits.
+
+    Args:
+        function: a function of an operator; its tensors in float32 go to it unchanged.
+
+    Returns:
+        the function, which takes bfloat16 and half too. Calls that mix dtypes in a way that the
+        operator does not know go to the stock kernel.
+    """
+    import torch
+
+    name, narrow = function.__name__, (torch.bfloat16, torch.float16)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for v in (*args, *kwargs.values()):
+            if getattr(v, "dtype", None) in narrow:
+                break
+        else:
+            return function(*args, **kwargs)
+        dtypes = {
+            v.dtype
+            for v in (*args, *kwargs.values())
+            if hasattr(v, "dtype") and v.dtype.is_floating_point
+        }
+        found = [d for d in dtypes if str(d) in NAMES]
+        if name in _WRITE_ANY:
+            return function(*args, **kwargs)
+        asked = kwargs.get("dtype") or found[0]
+        mixed = len(dtypes) > 1 and name not in _MIXED
+        if len(found) > 1 or mixed or str(asked) not in (str(found[0]), "torch.float32"):
+            return declined(*args, **kwargs)
+        return _between(function, args, kwargs, found[0])
+
+    run.__dict__["quick"] = form(name)
+    return run
+
+
+def _between(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], narrow: Any
+) -> Any:
+    """Call a function of float32 on widened tensors; round what it returns and what it writes."""
+    import torch
+
+    name = function.__name__
+    wide = [_widened(a, narrow) for a in args]
+    named = {key: _widened(a, narrow) for key, a in kwargs.items()}
+    asked = named.pop("dtype", None)
+    if asked is torch.float32 or "dtype" in kwargs:
+        named["dtype"] = None if asked is narrow else asked
+    found = function(*wide, **named)
+    if (out := _OUT.get(name)) is not None:
+        written = kwargs[out]
+        if written is not named[out]:
+            written.resize_(found.shape).copy_(found)
+        return written
+    for at in _WRITTEN.get(name, ()):
+        if args[at] is not wide[at]:
+            args[at].copy_(wide[at])
+    if name in _WRITTEN and name != "batch_norm":
+        return args[0]
+    return found if asked is torch.float32 else _rounded(found, _dtypes(name, args, narrow), narrow)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eager CPU operators under a session: what no symbol leads into is overridden.
+
+Sessions reach most CPU operators through the symbols that libtorch calls. Where libtorch has a
+function inlined, or oneDNN generates the code, a session that swaps the function registers a
+kernel of its own under the dispatch key CPU, and removes it on exit. Autograd, autocast and
+functorch work above that key and notice nothing.
+
+``table`` of CUDA has the formulas, overloads and functions; ``loops`` compiles them for the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Set
+from typing import Any, Final
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.swap.cpu import (
+    attention,
+    composites,
+    direct,
+    narrow,
+    pointwise,
+    recurrent,
+    variates,
+)
+from pytest_udftorch.swap.cpu.loops import Loops
+from pytest_udftorch.swap.operators.table import LGAMMA_WIDE, POINTWISE, POW_BY
+from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.overrides.active import Active, Change
+from pytest_udftorch.swap.overrides.undo import Undo
+
+#: Operators that map elements, of the table for CUDA.
+_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "special_log_ndtr")
+_POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), LGAMMA_WIDE, POW_BY)
+
+
+#: Those that compiled code computes with functions of its own.
+_LEFT: Final = ("erfinv", "lgamma")
+
+
+def overloads(functions: frozenset[str]) -> list[str]:
+    """Return the names of the overloads that a session of these functions overrides."""
+    found = {n for op in _POINTWISE if op.functions & functions for n in pointwise.overloads(op)}
+    if functions & attention.FUNCTIONS:
+        found |= {attention.FORWARD, attention.BACKWARD}
+    if functions & recurrent.FUNCTIONS:
+        found |= {recurrent.FORWARD, recurrent.BACKWARD}
+    if functions & variates.FUNCTIONS:
+        found |= set(variates.OVERLOADS)
+    return sorted(found)
+
+
+def left_by_compilers(functions: Set[str]) -> list[str]:
+    """Return the operators that compiled code calls, since its own code has other functions.
+
+    Args:
+        functions: of the sessions.
+    """
+    called = (op for op in _POINTWISE if op.name in _LEFT and op.functions & functions)
+    return [f"aten::{op.functional}" for op in called]
+
+
+def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
+    """Return dispatch key -> overload -> kernel, for operators that hold one of the functions."""
+    found: dict[str, Callable[..., Any]] = {}
+    for op in _POINTWISE:
+        if op.functions & loops.held and loops.can(op.functions):
+            found |= pointwise.pointwise_kernels(loops, op)
+    if attention.FUNCTIONS & loops.held and loops.can(attention.FUNCTIONS):
+        found |= attention.attention_kernels(loops)
+    if variates.FUNCTIONS & loops.held and loops.can(variates.FUNCTIONS):
+        found |= variates.kernels(loops)
+    found |= narrow.narrow_kernels(loops, found)
+    found |= composites.composite_kernels(loops, found)
+    if not recurrent.FUNCTIONS & loops.held or not loops.can(recurrent.FUNCTIONS):
+        return {"CPU": found}
+    layers = recurrent.kernels(loops)
+    return {**layers, "CPU": found | layers["CPU"]}
+
+
+def _computed(loops: Loops, names: Iterable[str]) -> dict[str, int]:
+    """Return overload -> a bit for each dtype, by its number, that its kernel computes."""
+    bits = {
+        n: sum(1 << at for at in pointwise.numbers_of(op).values())
+        for op in _POINTWISE
+        for n in pointwise.overloads(op)
+    }
+    every = sum(1 << at for at in pointwise.numbers().values())
+    whole = {*overloads(loops.held), *composites.composite_overloads(loops.composites)}
+    return {n: bits.get(n, every) if n in whole else narrow.computed(loops, n) for n in names}
+
+
+class CpuOperators:
+    """What this process registers for its open sessions; the one instance is ``cpu_operators``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._libraries: list[Any] = []
+        #: The loops of the open sessions, for operators of a library that call functions.
+        self.loops: Loops | None = None
+
+    def change(self, module: Any, active: Active, undo: Undo) -> None:
+        """Override the operators; one that has a UDF of its own keeps it.
+
+        Args:
+            module: the module ``torch.library``.
+            active: the functions.
+            undo: gives the operators back their stock kernels.
+        """
+        if not active.functions and not active.composites:
+            return
+        undo.later(self.reset)
+        with self._lock:
+            own = {(o.spec.operator, o.spec.key) for o in dispatcher.overrides.registered()}
+            loops = self.loops = Loops(active)
+            made = {
+                key: {
+                    n: k
+                    for n, k in found.items()
+                    if not {(f"aten::{n}", key), (f"aten::{n}", "CPU")} & own
+                }
+                for key, found in kernels(loops).items()
+            }
+            cpp = direct.load() if made.get("CPU") else None
+            if cpp is not None:
+                cpp.look(made["CPU"])
+            for key, found in made.items():
+                if found:
+                    self._libraries.append(dispatcher.implement("aten", key, found))
+            if cpp is not None:
+                cpp.register(_computed(loops, made["CPU"]))
+
+    def reset(self) -> None:
+        """Give the operators back their stock kernels, whatever sessions are open."""
+        with self._lock:
+            self.loops = None
+            if (cpp := direct.loaded()) is not None:
+                cpp.unregister()
+            while self._libraries:
+                # Kept until it is gone: an interrupt may come before.
+                compat.destroy(self._libraries[-1])
+                self._libraries.pop()
+
+
+#: The overrides of this process.
+cpu_operators: Final = CpuOperators()
+
+CHANGES: Final[dict[str, Change]] = {"torch.library": cpu_operators.change}

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launching the kernels of eager CUDA operators from C++ (native/launch/cuda_launch.cpp).
+
+The first call of a kind goes through the kernels in Python, which compile it with Triton. They
+then tell the C++ how it was launched, and later calls of that kind do not enter Python. The C++ is
+compiled against the headers of the installed torch, unless a build was shipped. Without it,
+every call goes through Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.errors import CudaLaunchBuildError, CudaLaunchError, UdfError
+from pytest_udftorch.swap.native.runtime import load_built
+from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
+
+#: ``python`` launches every kernel from Python.
+VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
+
+#: Where a parameter of a kernel comes from; the numbers are those of cuda_launch.cpp.
+_CONSTANT, _TENSOR, _COUNT, _LENGTH = range(4)
+
+#: The most parameters that the C++ has room for.
+_MOST_PARAMETERS: Final = 12
+
+#: Kernel -> its parameter that counts elements or rows, and its constant that says how many of them
+#: a program has. The other kernels have a program for each block of each row.
+_COUNTED: Final = {
+    "unary": ("n", "BLOCK"),
+    "binary": ("n", "BLOCK"),
+    "lookup": ("n", "BLOCK"),
+    "softmax_rows": ("rows", "ROWS"),
+    "log_softmax_backward_rows": ("rows", "ROWS"),
+}
+
+
+# The library ---------------------------------------------------------------------------
+
+
+class Direct:
+    """Typed access to the compiled launcher; there is one, ``direct()``."""
+
+    def __init__(self, library: Path) -> None:
+        lib = load_built(library)
+        text = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
+        self._look = ctypes.CFUNCTYPE(ctypes.c_int, *text)(("udfcuda_look", lib))
+        self._register = ctypes.CFUNCTYPE(ctypes.c_int, *text)(("udfcuda_register", lib))
+        self._unregister = ctypes.CFUNCTYPE(ctypes.c_int, *text[1:])(("udfcuda_unregister", lib))
+        self._knows = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p)(("udfcuda_knows", lib))
+        self._sizes = ctypes.PYFUNCTYPE(None, *[ctypes.c_uint64] * 2)(("udfcuda_sizes", lib))
+        self._ran = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)(
+            ("udfcuda_ran", lib)
+        )
+        self._publish = ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+            ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint, ctypes.c_char_p,
+            ctypes.POINTER(ctypes.c_uint64), ctypes.c_char_p,
+        )(("udfcuda_publish", lib))  # fmt: skip
+        #: Whether this thread is in a kernel in Python that may publish its launch.
+        self.pending = ctypes.PYFUNCTYPE(ctypes.c_int)(("udfcuda_pending", lib))
+        #: Take this right from it.
+        self.drop = ctypes.PYFUNCTYPE(None)(("udfcuda_drop", lib))
+        #: How many kernels were launched from C++ so far.
+        self.launches = ctypes.PYFUNCTYPE(ctypes.c_uint64)(("udfcuda_launches", lib))
+        self._count = ctypes.PYFUNCTYPE(None, ctypes.c_int)(("udfcuda_counting", lib))
+        #: Compiled kernels that C++ may launch: Triton unloads what nobody holds.
+        self._kept: list[Any] = []
+        self._owner: object = None
+
+    def look(self, names: Iterable[str]) -> None:
+        """Note the kernels that overloads have now as the stock kernels."""
+        for name in names:
+            if self._knows(name.encode()):
+                self._call(self._look, name.encode())
+
+    def register(self, owner: object, names: Iterable[str], few: int, in_registers: int) -> None:
+        """Register kernels above those in Python, for the overloads that C++ knows.
+
+        Args:
+            owner: for :meth:`unregister`.
+            names: overloads (``log.out``).
+            few: elements from which on another kernel is chosen.
+            in_registers: the longest row that a program holds as a whole.
+
+        Raises:
+            CudaLaunchError: torch rejects a kernel. Then none is registered.
+        """
+        self._sizes(few, in_registers)
+        self._owner = owner
+        try:
+            for name in names:
+                if self._knows(name.encode()):
+                    self._call(self._register, name.encode())
+        except BaseException:
+            self.unregister(owner)
+            raise
+
+    def unregister(self, owner: object) -> None:
+        """Remove what ``owner`` registered last, if nobody else has registered since."""
+        if self._owner is owner:
+            self._call(self._unregister)
+            self._owner = None
+
+    def counting(self, *, on: bool) -> None:
+        """Set whether launches count in the rows of ``counters``, which differ by place."""
+        self._count(on)
+
+    def publish(self, name: str, kernel: str, compiled: Any,
+                arguments: Sequence[Any], constants: dict[str, Any]) -> None:  # fmt: skip
+        """Tell how the kernel was launched that this thread's call led to.
+
+        Args:
+            name: for :meth:`ran`.
+            kernel: its name in ``kernels``.
+            compiled: what Triton made of it.
+            arguments: the run-time arguments, in order.
+            constants: the compile-time arguments.
+        """
+        metadata = compiled.metadata
+        if any(getattr(metadata, n, 0) for n in _UNUSUAL) or getattr(metadata, "num_ctas", 1) != 1:
+            self.drop()
+            return
+        counted, divisor = _COUNTED.get(kernel, ("", ""))
+        sources, values = bytearray(), []
+        tensors = 0
+        for argument, (parameter, kind) in zip(arguments, compiled.src.signature.items()):  # noqa: B905
+            if kind.startswith("*") and parameter not in _ROWS:
+                source, value, tensors = _TENSOR, tensors, tensors + 1
+            elif kind == "constexpr":
+                continue
+            elif parameter == counted:
+                source, value = _COUNT, 0
+            elif parameter == "n" and counted:
+                source, value = _LENGTH, 0
+            else:
+                source, value = _CONSTANT, _word(argument)
+            sources.append(source)
+            values.append(value)
+        if len(values) > _MOST_PARAMETERS:
+            self.drop()
+            return
+        # Tiles: a row of the outermost dimensions takes this many programs.
+        factor = 1 if counted else dict(zip(compiled.src.signature, arguments))["blocks"]  # noqa: B905
+        taken = self._publish(
+            arguments[0].data_ptr(), compiled.function, 32 * metadata.num_warps, metadata.shared,
+            constants[divisor] if counted else 1, factor, len(values), bytes(sources),
+            (ctypes.c_uint64 * len(values))(*values), name.encode(),
+        )  # fmt: skip
+        if taken:
+            self._kept.append(compiled)
+
+    def ran(self) -> set[str]:
+        """Return the names of kernels launched since the last time."""
+        size = 4096
+        while True:
+            text = ctypes.create_string_buffer(size)
+            need = self._ran(text, size)
+            if need <= size:
+                return set(text.raw[:need].decode().split())
+            size = need
+
+    def _call(self, call: Callable[..., int], *args: Any) -> None:
+        message = ctypes.create_string_buffer(4096)
+        if call(*args, message, len(message)):
+            raise CudaLaunchError(
+                "A kernel for CUDA that is launched from C++ cannot be put into torch's "
+                f"dispatcher, or taken out of it: {message.value.decode(errors='replace')}. Set "
+                f"{VARIABLE}=python to launch from Python, and report torch's version."
+            )
+
+
+#: The parameters that take the address of a row of ``counters``, or of tables that live on.
+_ROWS: Final = ("row", "seen", "table", "wide")
+
+#: What a kernel of Triton can ask for at its launch, and those of ``kernels`` do not.
+_UNUSUAL: Final = (
+    "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl",
+)  # fmt: skip
+
+
+def _word(argument: Any) -> int:
+    """Return an argument as the 64 bits whose lower part the kernel reads."""
+    if isinstance(argument, float):
+        return int(struct.unpack("<I", struct.pack("<f", argument))[0])
+    if isinstance(argument, int):
+        return argument & 0xFFFFFFFFFFFFFFFF
+    return int(argument.data_ptr())
+
+
+# Building ------------------------------------------------------------------------------
+
+_loaded: Direct | None = None
+_tried = False
+_counting = False
+
+
+def loaded() -> Direct | None:
+    """Return the launcher if this process has loaded it."""
+    return _loaded
+
+
+def load() -> Direct | None:
+    """Return the launcher, or None where every call goes through Python.
+
+    The first call of a process compiles it if no build was shipped or cached.
+    """
+    global _loaded, _tried
+    if not _tried:
+        if os.environ.get(VARIABLE) != "python":
+            try:
+                _loaded = Direct(LAUNCHER.obtain())
+            except (UdfError, OSError):  # ``udftorch doctor`` says why
+                _loaded = None
+            else:
+                _loaded.counting(on=_counting)
+        _tried = True
+    return _loaded
+
+
+def counting(*, on: bool) -> None:
+    """Set whether launches count, also for a launcher that is loaded later."""
+    global _counting
+    _counting = on
+    if _loaded is not None:
+        _loaded.counting(on=on)
+
+
+def _failed(version: str, message: str) -> CudaLaunchBuildError:
+    return CudaLaunchBuildError(
+        f"The launcher of CUDA kernels for torch {version} cannot be compiled, so they are "
+        f"launched from Python. The compiler says:\n{message}\n{HEADERS_NEEDED}"
+    )
+
+
+#: The launcher as it is compiled.
+LAUNCHER: Final = TorchPart(
+    source="cuda_launch.cpp",
+    headers=("udfprof.h", "glibc.h", "libstdcxx.h"),
+    what="the launcher of CUDA kernels",
+    failed=_failed,
+    lost="CUDA kernels are launched from Python",
+)

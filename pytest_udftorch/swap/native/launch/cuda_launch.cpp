@@ -1,0 +1,799 @@
+//===- cuda_launch.cpp - Eager CUDA kernels of a session, launched --------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// A session registers kernels written in Python for CUDA operators. For those
+// listed at the end of this file, kernels of this file are registered above
+// them. They do not compile anything: the first call of a kind goes to Python,
+// which compiles and launches, and then tells how (udfcuda_publish). Calls of
+// that kind are launched from here afterwards, without Python. All else goes to
+// the kernel in Python: tensors with gaps, broadcasting, other dtypes, errors.
+//
+// A *kind* of calls shares a compiled kernel: see Key, and the keys of
+// launcher.py and softmax.py, which must tell no more calls apart.
+//
+// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of the
+// installed torch. It needs no CUDA toolkit: the driver, and two functions of
+// torch's CUDA libraries, are found by name in the running process.
+//
+//===----------------------------------------------------------------------===//
+
+#include "glibc.h"
+#include "libstdcxx.h"
+#include "udfprof.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_strided.h>
+#include <atomic>
+#include <bit>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cstring>
+#include <dlfcn.h>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+UDFTORCH_OLD(dlopen);
+UDFTORCH_OLD(dlsym);
+
+// What headers of newer C libraries ask for, so that this library also loads
+// beside older ones. The process counts as having several threads.
+char __libc_single_threaded = 0;
+
+namespace {
+
+using at::Tensor;
+using c10::KernelFunction;
+using c10::OperatorHandle;
+
+constexpr c10::DispatchKeySet Cuda(c10::DispatchKey::CUDA);
+
+//===----------------------------------------------------------------------===//
+// The driver, and torch's CUDA libraries
+//===----------------------------------------------------------------------===//
+
+struct Driver {
+  using Result = int;
+  Result (*Launch)(void *Function, unsigned, unsigned, unsigned, unsigned,
+                   unsigned, unsigned, unsigned Shared, void *Stream,
+                   void **Parameters, void **Extra) = nullptr;
+  Result (*ErrorText)(Result, const char **) = nullptr;
+  Result (*Context)(void **) = nullptr;
+  Result (*SetContext)(void *) = nullptr;
+  Result (*Retain)(void **, int Device) = nullptr;
+  // c10::cuda::CUDAStream has one member, a c10::Stream.
+  void *(*NativeStream)(const c10::Stream *) = nullptr;
+  at::TensorBase (*Empty)(c10::IntArrayRef, c10::IntArrayRef, c10::ScalarType,
+                          std::optional<c10::Device>) = nullptr;
+};
+
+template <class F> bool look(void *Library, const char *Name, F &Found) {
+  Found = Library ? reinterpret_cast<F>(dlsym(Library, Name)) : nullptr;
+  return Found;
+}
+
+/// A library that the process has already loaded, or null.
+void *loaded(const char *Name) { return dlopen(Name, RTLD_LAZY | RTLD_NOLOAD); }
+
+const Driver *driver() {
+  static Driver D;
+  static const bool Found = [] {
+    void *Cuda = dlopen("libcuda.so.1", RTLD_LAZY);
+    void *C10 = loaded("libc10_cuda.so");
+    look(loaded("libtorch_cuda.so"),
+         "_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_"
+         "NS1_10ScalarTypeESt8optionalINS1_6DeviceEE",
+         D.Empty);
+    return look(Cuda, "cuLaunchKernel", D.Launch) &&
+           look(Cuda, "cuGetErrorString", D.ErrorText) &&
+           look(Cuda, "cuCtxGetCurrent", D.Context) &&
+           look(Cuda, "cuCtxSetCurrent", D.SetContext) &&
+           look(Cuda, "cuDevicePrimaryCtxRetain", D.Retain) &&
+           look(C10, "_ZNK3c104cuda10CUDAStream6streamEv", D.NativeStream);
+  }();
+  return Found ? &D : nullptr;
+}
+
+void check(const Driver &D, Driver::Result Error, const char *What) {
+  if (__builtin_expect(Error, 0)) {
+    const char *Text = nullptr;
+    D.ErrorText(Error, &Text);
+    TORCH_CHECK(false, "A kernel of the session cannot be launched: ", What,
+                " failed: ", Text ? Text : "unknown error", " (CUDA driver, ",
+                Error, "). An earlier kernel may have failed; ",
+                "CUDA_LAUNCH_BLOCKING=1 shows which.");
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Kinds of calls
+//===----------------------------------------------------------------------===//
+
+/// Calls with the same key share a compiled kernel. Compared bit by bit.
+struct Key {
+  uint64_t Scalars[3] = {}; ///< the operator's, as the bits of doubles
+  uint64_t Place = ~0ull;   ///< of udfprof, in a profiled session
+  uint64_t Length = 0;      ///< of rows, or its class
+  uint64_t Inner = 0;       ///< elements between those of a row
+  uint8_t Dtype = 0, Device = 0;
+  uint8_t Unaligned = 0;   ///< a bit for each tensor
+  uint8_t Size = 0;        ///< its class
+  uint32_t Generation = 0; ///< of the registration
+
+  bool operator==(const Key &Other) const {
+    return !std::memcmp(this, &Other, sizeof *this);
+  }
+  uint64_t hash() const {
+    uint64_t Words[sizeof(Key) / 8], H = 0;
+    static_assert(sizeof Words == sizeof(Key));
+    std::memcpy(Words, this, sizeof Words);
+    for (uint64_t W : Words)
+      H = (H ^ W) * 0x9E3779B97F4A7C15ull, H ^= H >> 29;
+    return H;
+  }
+};
+
+/// Where a parameter of a kernel comes from; direct.py has the same numbers.
+enum Source : uint8_t { Constant, OfTensor, Count, RowLength };
+
+constexpr unsigned MostParameters = 12;
+
+/// How to launch the kernel of a kind. Entries are never freed: another thread
+/// may be about to launch one while its session closes.
+struct Entry {
+  Key For;
+  Entry *Next = nullptr;
+  void *Function = nullptr;
+  unsigned Threads = 0, Shared = 0, Parameters = 0;
+  uint64_t Divisor = 1,
+           Factor = 1; ///< programs: ceil(count / divisor) * factor
+  Source Sources[MostParameters] = {};
+  uint64_t Values[MostParameters] = {}; ///< constants, and indices of tensors
+  std::atomic<bool> *Ran = nullptr;
+};
+
+/// An overload. It lives as long as the process.
+struct Overload {
+  static constexpr unsigned Buckets = 64, Most = 4096;
+  explicit Overload(OperatorHandle Op) : Op(std::move(Op)) {}
+
+  OperatorHandle Op;
+  KernelFunction Kernel; ///< of this file
+  std::optional<c10::impl::CppSignature> Signature;
+  std::optional<c10::RegistrationHandleRAII> Registration;
+  KernelFunction Below; ///< the kernel in Python
+  KernelFunction Stock; ///< where a kernel asks for it
+  std::atomic<uint32_t> Generation{0};
+  std::atomic<unsigned> Entries{0};
+  std::atomic<Entry *> Table[Buckets] = {};
+
+  const Entry *find(const Key &K) const {
+    Entry *E = Table[K.hash() % Buckets].load(std::memory_order_acquire);
+    while (E && !(E->For == K))
+      E = E->Next;
+    return E;
+  }
+  void add(std::unique_ptr<Entry> New) {
+    if (Entries.fetch_add(1) >= Most)
+      return;
+    auto &Head = Table[New->For.hash() % Buckets];
+    New->Next = Head.load(std::memory_order_relaxed);
+    while (!Head.compare_exchange_weak(New->Next, New.get(),
+                                       std::memory_order_release))
+      ;
+    New.release();
+  }
+  void forget() {
+    Generation.fetch_add(1);
+    for (auto &Head : Table)
+      Head.store(nullptr, std::memory_order_release);
+    Entries = 0;
+  }
+};
+
+std::atomic<bool> IsCounting{false};
+uint64_t FewElements = 0, LongestInRegisters = 0;
+
+std::mutex Lock;                              // of what follows
+std::map<std::string, std::atomic<bool>> Ran; // kernels launched from here
+std::map<std::string, std::unique_ptr<Overload>> &overloads() {
+  // Never destroyed: kernels in Python must not die after the interpreter.
+  static auto *All = new std::map<std::string, std::unique_ptr<Overload>>;
+  return *All;
+}
+std::atomic<uint64_t> Launches{0};
+
+/// While one lives, the thread is in a kernel in Python.
+struct Slow {
+  Slow(Overload *O, const Key *K, const void *First)
+      : O(O), K(K), First(First), Outer(Innermost) {
+    Innermost = this;
+  }
+  ~Slow() { Innermost = Outer; }
+  Slow(const Slow &) = delete;
+  Slow &operator=(const Slow &) = delete;
+
+  Overload *O;
+  const Key *K; ///< null if calls like this are not launched from here
+  const void *First;
+  Slow *Outer;
+  static inline thread_local Slow *Innermost = nullptr;
+};
+
+//===----------------------------------------------------------------------===//
+// One call
+//===----------------------------------------------------------------------===//
+
+struct Call {
+  const Tensor *In[3] = {};
+  unsigned Inputs = 0, Scalars = 0;
+  Tensor *Out = nullptr;
+  Key K;
+  uint64_t Elements = 0; ///< or rows
+  uint64_t Length = 0;
+  bool Odd = false; ///< an argument that only Python knows
+
+  void scalar(double Value) {
+    if (Scalars == std::size(K.Scalars))
+      Odd = true;
+    else
+      K.Scalars[Scalars++] = std::bit_cast<uint64_t>(Value);
+  }
+  void take(const Tensor &T) { In[Inputs++] = &T; }
+  void take(Tensor &T) { Out = &T; }
+  void take(const c10::Scalar &S) {
+    if (S.isFloatingPoint() || S.isIntegral(/*includeBool=*/true))
+      S.isSymbolic() ? void(Odd = true) : scalar(S.toDouble());
+    else
+      Odd = true;
+  }
+  void take(c10::string_view Text) {
+    if (Text == "none" || Text == "tanh")
+      scalar(Text == "tanh");
+    else
+      Odd = true;
+  }
+  // elu_backward's, beside three numbers.
+  void take(bool Flag) { K.Length = Flag; }
+};
+
+bool isHandled(at::ScalarType Dtype) {
+  return Dtype == at::kFloat || Dtype == at::kBFloat16 || Dtype == at::kHalf;
+}
+
+/// Whether dimensions have names; later versions of torch have none.
+template <class Impl> bool isNamed(const Impl &X) {
+  if constexpr (requires { X.has_named_tensor_meta(); })
+    return X.has_named_tensor_meta();
+  else
+    return false;
+}
+
+bool hasNames(const Tensor &X) { return isNamed(*X.unsafeGetTensorImpl()); }
+
+bool isPlain(const Tensor &X) {
+  return X.is_cuda() && isHandled(X.scalar_type()) && !hasNames(X);
+}
+
+bool areAlike(const Tensor &X, const Tensor &Y) {
+  return X.scalar_type() == Y.scalar_type() && X.device() == Y.device() &&
+         X.sizes() == Y.sizes() && X.strides() == Y.strides() && !hasNames(Y);
+}
+
+bool mayShare(const Tensor &X, const Tensor &Y) {
+  return X.storage().data() == Y.storage().data();
+}
+
+Tensor allocate(const Driver &D, const Tensor &Like) {
+  if (D.Empty)
+    return Tensor(D.Empty(Like.sizes(), Like.strides(), Like.scalar_type(),
+                          Like.device()));
+  return at::empty_strided(Like.sizes(), Like.strides(), Like.options());
+}
+
+void launch(const Driver &D, const Entry &E, const Call &C,
+            void *const *Pointers) {
+  uint64_t Values[MostParameters];
+  void *Parameters[MostParameters + 2];
+  for (unsigned I = 0; I < E.Parameters; ++I) {
+    switch (E.Sources[I]) {
+    case Constant:
+      Values[I] = E.Values[I];
+      break;
+    case OfTensor:
+      Values[I] = reinterpret_cast<uint64_t>(Pointers[E.Values[I]]);
+      break;
+    case Count:
+      Values[I] = C.Elements;
+      break;
+    case RowLength:
+      Values[I] = C.Length;
+    }
+    // A parameter of 32 bits is the lower half.
+    Parameters[I] = &Values[I];
+  }
+  // Triton's kernels end with two pointers that these do not use.
+  uint64_t None = 0;
+  Parameters[E.Parameters] = Parameters[E.Parameters + 1] = &None;
+  const auto Programs = static_cast<unsigned>((C.Elements + E.Divisor - 1) /
+                                              E.Divisor * E.Factor);
+
+  void *Context = nullptr;
+  check(D, D.Context(&Context), "cuCtxGetCurrent");
+  if (!Context) { // this thread has not called CUDA yet
+    check(D, D.Retain(&Context, C.K.Device), "cuDevicePrimaryCtxRetain");
+    check(D, D.SetContext(Context), "cuCtxSetCurrent");
+  }
+  static const c10::impl::DeviceGuardImplInterface *Guard =
+      c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+  const c10::Stream Stream = Guard->getStream(c10::Device(
+      c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(C.K.Device)));
+  check(D,
+        D.Launch(E.Function, Programs, 1, 1, E.Threads, 1, 1, E.Shared,
+                 D.NativeStream(&Stream), Parameters, nullptr),
+        "cuLaunchKernel");
+  if (!E.Ran->load(std::memory_order_relaxed))
+    E.Ran->store(true, std::memory_order_relaxed);
+  Launches.fetch_add(1, std::memory_order_relaxed);
+}
+
+/// Launches, if a kernel for calls of this kind is known. C's key is finished.
+/// \p Inputs is how many tensors the kernel reads; they come first in C.In.
+bool run(Overload &O, const Driver &D, Call &C, unsigned Inputs, Tensor &Out) {
+  void *Pointers[4];
+  for (unsigned I = 0; I < Inputs; ++I)
+    Pointers[I] = const_cast<void *>(C.In[I]->const_data_ptr());
+  Pointers[Inputs] = Out.mutable_data_ptr();
+  for (unsigned I = 0; I <= Inputs; ++I)
+    if (reinterpret_cast<uintptr_t>(Pointers[I]) & 15)
+      C.K.Unaligned |= 1 << I;
+  const Tensor &X = *C.In[0];
+  C.K.Dtype = static_cast<uint8_t>(X.scalar_type());
+  C.K.Device = static_cast<uint8_t>(X.get_device());
+  C.K.Generation = O.Generation.load(std::memory_order_relaxed);
+  if (IsCounting.load(std::memory_order_relaxed))
+    C.K.Place = udfprof_place();
+  const Entry *E = O.find(C.K);
+  if (!E)
+    return false;
+  launch(D, *E, C, Pointers);
+  return true;
+}
+
+template <class R, class... A>
+R below(Overload &O, const Key *K, const Call &C, A &&...Arguments) {
+  Slow Here(&O, K, K ? C.In[0]->const_data_ptr() : nullptr);
+  const KernelFunction Kept = O.Below; // a session may close meanwhile
+  return Kept.call<R, A...>(O.Op, Cuda, std::forward<A>(Arguments)...);
+}
+
+//===----------------------------------------------------------------------===//
+// Operators that map elements
+//===----------------------------------------------------------------------===//
+
+/// Whether a call fits; then its key has the class of the size. As alike() of
+/// launcher.py, and its callers.
+bool fitsElements(Call &C, unsigned Inputs, const Tensor *Out) {
+  const Tensor &X = *C.In[0];
+  if (C.Odd || !isPlain(X) || !X.is_non_overlapping_and_dense())
+    return false;
+  for (unsigned I = 1; I < Inputs; ++I)
+    if (!areAlike(X, *C.In[I]))
+      return false;
+  C.Elements = static_cast<uint64_t>(X.numel());
+  if (!C.Elements)
+    return false;
+  C.K.Size = C.Elements < FewElements ? 0 : C.Elements < 1ull << 31 ? 1 : 2;
+  if (Out && !Out->is_same(X) && !areAlike(X, *Out))
+    return false;
+  return true;
+}
+
+template <class Type, bool InPlace> struct Elements;
+
+/// Inputs beyond the second are buffers that the kernels do not read.
+template <class R, class... A, bool InPlace>
+struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
+  using Type = R(A...);
+  explicit Elements(Overload &O) : O(O) {}
+
+  R operator()(A... Arguments) {
+    Call C;
+    const Key *K = nullptr;
+    const Driver *D = driver();
+    if constexpr (InPlace)
+      C.take(static_cast<const Tensor &>(first(Arguments...)));
+    (C.take(Arguments), ...);
+    const unsigned Inputs = C.Inputs < 2 ? C.Inputs : 2;
+    if constexpr (std::is_same_v<R, Tensor &>) {
+      if (D && fitsElements(C, Inputs, C.Out) && isApart(C, Inputs)) {
+        c10::DeviceGuard There(C.In[0]->device());
+        if (run(O, *D, C, Inputs, *C.Out))
+          return *C.Out;
+        K = &C.K;
+      }
+    } else if (D && fitsElements(C, Inputs, nullptr)) {
+      c10::DeviceGuard There(C.In[0]->device());
+      Tensor Result = allocate(*D, *C.In[0]);
+      if (run(O, *D, C, Inputs, Result)) {
+        if constexpr (std::is_same_v<R, Tensor>)
+          return Result;
+        else // log_sigmoid_forward, whose buffer is empty on CUDA
+          return {Result, at::empty_strided({0}, {1}, Result.options())};
+      }
+      K = &C.K;
+    }
+    return below<R, A...>(O, K, C, std::forward<A>(Arguments)...);
+  }
+
+private:
+  template <class First, class... Rest>
+  static First &first(First &Found, Rest &...) {
+    return Found;
+  }
+  static bool isApart(const Call &C, unsigned Inputs) {
+    for (unsigned I = InPlace ? 1 : 0; I < Inputs; ++I)
+      if (mayShare(*C.In[I], *C.Out))
+        return false;
+    return true;
+  }
+  Overload &O;
+};
+
+/// pow with a number. ATen computes these exponents without pow.
+struct PowOfNumber final : c10::OperatorKernel {
+  using Type = Tensor(const Tensor &, const c10::Scalar &);
+  explicit PowOfNumber(Overload &O) : O(O) {}
+  Tensor operator()(const Tensor &X, const c10::Scalar &Exponent) {
+    if (!Exponent.isComplex() && !Exponent.isSymbolic())
+      switch (std::bit_cast<uint64_t>(Exponent.toDouble() + 0.0)) {
+      case std::bit_cast<uint64_t>(0.0):
+      case std::bit_cast<uint64_t>(0.5):
+      case std::bit_cast<uint64_t>(1.0):
+      case std::bit_cast<uint64_t>(2.0):
+      case std::bit_cast<uint64_t>(3.0):
+      case std::bit_cast<uint64_t>(-0.5):
+      case std::bit_cast<uint64_t>(-1.0):
+      case std::bit_cast<uint64_t>(-2.0): {
+        const KernelFunction Kept = O.Stock;
+        return Kept.call<Tensor, const Tensor &, const c10::Scalar &>(
+            O.Op, Cuda, X, Exponent);
+      }
+      }
+    return below<Tensor, const Tensor &, const c10::Scalar &>(O, nullptr, {}, X,
+                                                              Exponent);
+  }
+  Overload &O;
+};
+
+//===----------------------------------------------------------------------===//
+// Softmax and its relatives
+//===----------------------------------------------------------------------===//
+
+/// Whether a call over rows fits; then its key says which rows.
+bool fitsRows(Call &C, int64_t Dim) {
+  const Tensor &X = *C.In[0];
+  const int64_t Dims = X.dim();
+  if (!isPlain(X) || !X.is_contiguous() || Dim < -Dims || Dim >= Dims ||
+      !X.numel())
+    return false;
+  if (Dim < 0)
+    Dim += Dims;
+  uint64_t Inner = 1;
+  for (int64_t I = Dim + 1; I < Dims; ++I)
+    Inner *= static_cast<uint64_t>(X.size(I));
+  C.Length = static_cast<uint64_t>(X.size(Dim));
+  C.Elements = static_cast<uint64_t>(X.numel()) / (C.Length * Inner);
+  if (C.Elements >= 1ull << 31)
+    return false;
+  C.K.Inner = Inner;
+  C.K.Length = C.Length;
+  if (Inner == 1 && C.Length <= LongestInRegisters) {
+    // The power of two that holds a row, and what Triton asks of its length.
+    C.K.Size = C.Length == 1 ? 1 : C.Length % 16 == 0 ? 2 : 3;
+    C.K.Length = std::bit_width(C.Length - 1);
+  }
+  return true;
+}
+
+struct Softmax final : c10::OperatorKernel {
+  using Type = Tensor(const Tensor &, int64_t, bool);
+  explicit Softmax(Overload &O) : O(O) {}
+  Tensor operator()(const Tensor &X, int64_t Dim, bool HalfToFloat) {
+    Call C;
+    C.take(X);
+    const Key *K = nullptr;
+    const Driver *D = driver();
+    if (D && !HalfToFloat && fitsRows(C, Dim)) {
+      c10::DeviceGuard There(X.device());
+      Tensor Result = allocate(*D, X);
+      if (run(O, *D, C, 1, Result))
+        return Result;
+      K = &C.K;
+    }
+    return below<Tensor, const Tensor &, int64_t, bool>(
+        O, K, C, X, std::move(Dim), std::move(HalfToFloat));
+  }
+  Overload &O;
+};
+
+struct LogSoftmaxBackward final : c10::OperatorKernel {
+  using Type = Tensor(const Tensor &, const Tensor &, int64_t, at::ScalarType);
+  explicit LogSoftmaxBackward(Overload &O) : O(O) {}
+  Tensor operator()(const Tensor &Grad, const Tensor &Output, int64_t Dim,
+                    at::ScalarType InputDtype) {
+    Call C;
+    C.take(Grad), C.take(Output);
+    const Key *K = nullptr;
+    const Driver *D = driver();
+    if (D && InputDtype == Output.scalar_type() && areAlike(Grad, Output) &&
+        fitsRows(C, Dim)) {
+      c10::DeviceGuard There(Grad.device());
+      Tensor Result = allocate(*D, Grad);
+      if (run(O, *D, C, 2, Result))
+        return Result;
+      K = &C.K;
+    }
+    return below<Tensor, const Tensor &, const Tensor &, int64_t,
+                 at::ScalarType>(O, K, C, Grad, Output, std::move(Dim),
+                                 std::move(InputDtype));
+  }
+  Overload &O;
+};
+
+//===----------------------------------------------------------------------===//
+// The overloads
+//===----------------------------------------------------------------------===//
+
+template <class Kernel> void make(Overload &O) {
+  O.Kernel = KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
+      std::make_unique<Kernel>(O));
+  O.Signature = c10::impl::CppSignature::make<typename Kernel::Type>();
+}
+
+using Make = void (*)(Overload &);
+using S = const c10::Scalar &;
+using T = const Tensor &;
+
+template <class... A> constexpr Make functional() {
+  return make<Elements<Tensor(A...), false>>;
+}
+template <class... A> constexpr Make into() {
+  return make<Elements<Tensor &(A..., Tensor &), false>>;
+}
+template <class... A> constexpr Make inPlace() {
+  return make<Elements<Tensor &(Tensor &, A...), true>>;
+}
+
+const std::map<std::string, Make> &makers() {
+  static const std::map<std::string, Make> All = [] {
+    using Text = c10::string_view;
+    std::map<std::string, Make> M = {
+        {"elu", functional<T, S, S, S>()},
+        {"elu.out", into<T, S, S, S>()},
+        {"elu_", inPlace<S, S, S>()},
+        {"gelu", functional<T, Text>()},
+        {"gelu.out", into<T, Text>()},
+        {"gelu_", inPlace<Text>()},
+        {"softplus", functional<T, S, S>()},
+        {"softplus.out", into<T, S, S>()},
+        {"silu_backward", functional<T, T>()},
+        {"silu_backward.grad_input", into<T, T>()},
+        {"mish_backward", functional<T, T>()},
+        {"elu_backward", functional<T, S, S, S, bool, T>()},
+        {"elu_backward.grad_input", into<T, S, S, S, bool, T>()},
+        {"gelu_backward", functional<T, T, Text>()},
+        {"gelu_backward.grad_input", into<T, T, Text>()},
+        {"softplus_backward", functional<T, T, S, S>()},
+        {"softplus_backward.grad_input", into<T, T, S, S>()},
+        {"log_sigmoid_forward",
+         make<Elements<std::tuple<Tensor, Tensor>(T), false>>},
+        {"log_sigmoid_backward", functional<T, T, T>()},
+        {"atan2", functional<T, T>()},
+        {"atan2.out", into<T, T>()},
+        {"atan2_", inPlace<T>()},
+        {"hypot", functional<T, T>()},
+        {"hypot.out", into<T, T>()},
+        {"hypot_", inPlace<T>()},
+        {"pow.Tensor_Tensor", functional<T, T>()},
+        {"pow.Tensor_Tensor_out", into<T, T>()},
+        {"pow_.Tensor", inPlace<T>()},
+        {"pow.Tensor_Scalar", make<PowOfNumber>},
+        {"_softmax", make<Softmax>},
+        {"_log_softmax", make<Softmax>},
+        {"_log_softmax_backward_data", make<LogSoftmaxBackward>},
+    };
+    for (std::string Name :
+         {"exp",  "exp2", "expm1",   "log",   "log2",  "log10", "log1p",
+          "sin",  "cos",  "tan",     "sinh",  "cosh",  "tanh",  "asin",
+          "acos", "atan", "asinh",   "acosh", "atanh", "erf",   "erfc",
+          "silu", "mish", "sigmoid", "rsqrt"}) {
+      M[Name] = functional<T>();
+      M[Name + ".out"] = into<T>();
+      M[Name + "_"] = inPlace<>();
+    }
+    return M;
+  }();
+  return All;
+}
+
+OperatorHandle handleOf(const std::string &Name) {
+  const size_t Dot = Name.find('.');
+  return c10::Dispatcher::singleton().findSchemaOrThrow(
+      ("aten::" + Name.substr(0, Dot)).c_str(),
+      Dot == std::string::npos ? "" : Name.substr(Dot + 1).c_str());
+}
+
+/// Calls a kernel boxed, the only way to it that torch 2.11 offers.
+template <class Safe> struct Boxed : c10::OperatorKernel {
+  explicit Boxed(Safe Inner) : Inner(std::move(Inner)) {}
+  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
+                  c10::Stack *Stack) {
+    Inner.callBoxed(Op, Keys, Stack);
+  }
+  Safe Inner;
+};
+
+template <class Safe> KernelFunction kernelIn(Safe Inner) {
+  if constexpr (requires { Inner.kernelFunction(); })
+    return Inner.kernelFunction();
+  else
+    return KernelFunction::makeFromBoxedFunctor(
+        std::make_unique<Boxed<Safe>>(std::move(Inner)));
+}
+
+/// The kernel that an overload has now.
+KernelFunction kernelOf(const OperatorHandle &Op) {
+  return kernelIn(Op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA));
+}
+
+Overload &overloadOf(const std::string &Name) {
+  auto &All = overloads();
+  auto Found = All.find(Name);
+  if (Found == All.end()) {
+    auto Made = std::make_unique<Overload>(handleOf(Name));
+    makers().at(Name)(*Made);
+    Found = All.emplace(Name, std::move(Made)).first;
+  }
+  return *Found->second;
+}
+
+template <class Body>
+int guarded(char *Message, size_t Size, const Body &Do) noexcept {
+  try {
+    std::lock_guard<std::mutex> Guard(Lock);
+    Do();
+    return 0;
+  } catch (const c10::Error &E) {
+    std::strncpy(Message, E.what_without_backtrace(), Size - 1);
+  } catch (const std::exception &E) {
+    std::strncpy(Message, E.what(), Size - 1);
+  } catch (...) {
+    std::strncpy(Message, "unknown error", Size - 1);
+  }
+  return -1;
+}
+
+void takeOut() {
+  for (auto &[Name, O] : overloads()) {
+    O->Registration.reset();
+    O->forget();
+  }
+}
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// What direct.py calls
+//===----------------------------------------------------------------------===//
+
+extern "C" {
+
+/// Sets the sizes that the kernels in Python are chosen by.
+UDFPROF_EXPORT void udfcuda_sizes(uint64_t Few, uint64_t InRegisters) {
+  FewElements = Few;
+  LongestInRegisters = InRegisters;
+}
+
+/// Whether there are kernels for an overload here.
+UDFPROF_EXPORT int udfcuda_knows(const char *Name) {
+  return makers().count(Name);
+}
+
+/// Notes the kernel that an overload has now as the stock kernel.
+UDFPROF_EXPORT int udfcuda_look(const char *Name, char *Message, size_t Size) {
+  return guarded(Message, Size, [&] {
+    Overload &O = overloadOf(Name);
+    O.Stock = kernelOf(O.Op);
+  });
+}
+
+/// Registers the kernel of an overload above the one that is there.
+UDFPROF_EXPORT int udfcuda_register(const char *Name, char *Message,
+                                    size_t Size) {
+  return guarded(Message, Size, [&] {
+    Overload &O = overloadOf(Name);
+    O.forget();
+    O.Below = kernelOf(O.Op);
+    O.Registration.emplace(c10::Dispatcher::singleton().registerImpl(
+        O.Op.operator_name(), c10::DispatchKey::CUDA, O.Kernel, O.Signature,
+        nullptr,
+        "registered by a session of pytest_udftorch, launched in C++"));
+  });
+}
+
+/// Removes all that are registered.
+UDFPROF_EXPORT int udfcuda_unregister(char *Message, size_t Size) {
+  return guarded(Message, Size, takeOut);
+}
+
+/// Whether this thread is in a kernel in Python that was called for a kind of
+/// calls that can be launched from here.
+UDFPROF_EXPORT int udfcuda_pending() {
+  return Slow::Innermost && Slow::Innermost->K;
+}
+
+/// Leaves the kind of calls that this thread is in to Python.
+UDFPROF_EXPORT void udfcuda_drop() {
+  if (Slow::Innermost)
+    Slow::Innermost->K = nullptr;
+}
+
+/// Tells how the pending kind of calls is launched. Returns whether it was
+/// taken. \p First is the address of the first tensor that was launched with.
+UDFPROF_EXPORT int udfcuda_publish(const void *First, void *Function,
+                                   unsigned Threads, unsigned Shared,
+                                   uint64_t Divisor, uint64_t Factor,
+                                   unsigned Parameters, const uint8_t *Sources,
+                                   const uint64_t *Values, const char *Kernel) {
+  Slow *Here = Slow::Innermost;
+  if (!Here || !Here->K || Here->First != First || Parameters > MostParameters)
+    return 0;
+  auto E = std::make_unique<Entry>();
+  E->For = *Here->K;
+  E->Function = Function;
+  E->Threads = Threads;
+  E->Shared = Shared;
+  E->Divisor = Divisor;
+  E->Factor = Factor;
+  E->Parameters = Parameters;
+  for (unsigned I = 0; I < Parameters; ++I) {
+    E->Sources[I] = static_cast<Source>(Sources[I]);
+    E->Values[I] = Values[I];
+  }
+  std::lock_guard<std::mutex> Guard(Lock);
+  E->Ran = &Ran[Kernel];
+  if (E->For.Generation == Here->O->Generation.load() && !Here->O->find(E->For))
+    Here->O->add(std::move(E));
+  Here->K = nullptr;
+  return 1;
+}
+
+/// Sets whether launches count.
+UDFPROF_EXPORT void udfcuda_counting(int On) { IsCounting = On; }
+
+/// Launches so far.
+UDFPROF_EXPORT uint64_t udfcuda_launches() { return Launches; }
+
+/// Writes the names of kernels launched since the last time, each followed by
+/// a line feed; returns the length. Forgets them if they fit.
+UDFPROF_EXPORT size_t udfcuda_ran(char *Text, size_t Size) {
+  std::lock_guard<std::mutex> Guard(Lock);
+  std::string All;
+  for (auto &[Name, Did] : Ran)
+    if (Did.load(std::memory_order_relaxed))
+      All += Name + "\n";
+  if (All.size() <= Size) {
+    std::memcpy(Text, All.data(), All.size());
+    for (auto &[Name, Did] : Ran)
+      Did.store(false, std::memory_order_relaxed);
+  }
+  return All.size();
+}
+}

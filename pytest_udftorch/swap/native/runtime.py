@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's native files, and ctypes bindings of the runtime ``native/c``."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.base import package
+from pytest_udftorch.base.host import require_host
+from pytest_udftorch.errors import NativeLibraryError
+from pytest_udftorch.swap.library.symbols import PROCESSORS, Processor, this_processor
+
+_ABI: Final = 3  # UDFRT_ABI in native/c/udfrt.h
+_TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
+_PROFILER_ABI: Final = 4  # UDFPROF_ABI in native/c/udfprof.h
+
+
+#: Functions of Python's C API in the order of ``struct udfrt_python`` of native/c/udfrt.h.
+_PYTHON: Final = ("PyObject_CallNoArgs", "Py_DecRef", "PyErr_Fetch", "PyErr_Restore")
+
+#: A signal handler may raise again and again. A step that fails by itself does so at once.
+_TRIES: Final = 100
+
+
+class _CSight(ctypes.Structure):
+    """``struct udfprof_sight`` of native/c/udfprof.h, field for field."""
+
+    _fields_ = (
+        ("operator_id", ctypes.c_uint32),
+        ("pad", ctypes.c_uint32),
+        ("place", ctypes.c_uint64),
+    )
+
+
+class _CSlot(ctypes.Structure):
+    """``struct udfrt_slot`` of native/c/udfrt.h, field for field."""
+
+    _fields_ = (
+        ("address", ctypes.c_uint64),
+        ("symbol", ctypes.c_uint32),
+        ("object", ctypes.c_uint32),
+        ("type", ctypes.c_uint32),
+        ("relro", ctypes.c_uint32),
+        ("version", ctypes.c_char * 24),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One relocated pointer of a loaded shared object; equal to itself only.
+
+    Attributes:
+        address: where it lies in memory.
+        symbol: the name that it was resolved for.
+        object: file name of the object that calls through it.
+        kind: ``JUMP_SLOT``, ``GLOB_DAT`` or ``64`` (the R_X86_64_* or R_AARCH64_* relocation; the
+            last is R_AARCH64_ABS64).
+        relro: True if the loader has write-protected it.
+        version: the symbol version that is asked for, or the empty string.
+    """
+
+    address: int
+    symbol: str
+    object: str
+    kind: str
+    relro: bool
+    version: str
+
+
+_TYPES = {kind: number for number, kind in this_processor().relocations.items()}
+
+#: ``e_machine`` of ELF files, by ``platform.machine()`` (<elf.h>).
+_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+
+
+def native_files(pattern: str) -> list[Path]:
+    """Return the installed native files that match ``pattern``."""
+    return [
+        path for folder in package.folders() for path in sorted((folder / "_native").glob(pattern))
+    ]
+
+
+def native_file(name: str) -> Path:
+    """Return the path of an installed native file.
+
+    Raises:
+        NativeLibraryError: it is not installed.
+    """
+    for path in native_files(name):
+        return path
+    raise NativeLibraryError(
+        f"{name} is not installed with pytest_udftorch. Install the package (pip install .) "
+        "instead of importing its source tree."
+    )
+
+
+def pass_plugin() -> tuple[Path, int]:
+    """Return the path of the LLVM pass plugin and the LLVM major version it is built for.
+
+    Raises:
+        NativeLibraryError: it is not installed.
+    """
+    for path in native_files("UdfPass-*.so"):
+        match = re.fullmatch(r"UdfPass-(\d+)\.so", path.name)
+        if match:
+            return path, int(match.group(1))
+    raise NativeLibraryError(
+        "The LLVM pass plugin UdfPass-<LLVM major>.so is not installed with pytest_udftorch. "
+        "Install the package (pip install .) where LLVM's development files are present."
+    )
+
+
+@functools.cache
+def runtime() -> Runtime:
+    """Load the native runtime once per process.
+
+    Raises:
+        UnsupportedHostError: this system, processor or Python cannot have it.
+        NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
+    """
+    require_host()
+    return Runtime(native_file("libudfrt.so"))
+
+
+def load_built(path: Path) -> ctypes.CDLL:
+    """Load a library out of the build cache.
+
+    Raises:
+        NativeLibraryError: it cannot be loaded.
+    """
+    runtime()  # a profiled library names it; once loaded, the loader finds it by that name
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeLibraryError(
+            f"The cached build {path} cannot be loaded: {error}. Delete its folder; the next run "
+            "builds it again."
+        ) from error
+
+
+def address(lib: ctypes.CDLL, name: str) -> int:
+    """Return the address of a function of a library."""
+    return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+
+
+def _declare(lib: ctypes.CDLL, prefix: str, functions: Mapping[str, Sequence[Any]]) -> None:
+    """Declare functions of a library: name -> types of the result and of the arguments."""
+    for name, (result, *arguments) in functions.items():
+        function = getattr(lib, f"{prefix}_{name}")
+        function.restype, function.argtypes = result, arguments
+
+
+class Runtime:
+    """Typed access to ``libudfrt.so``."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._lib = ctypes.CDLL(str(path))
+            abi = self._lib.udfrt_abi()
+        except (OSError, AttributeError) as error:
+            raise NativeLibraryError(f"{path} cannot be used: {error}. Reinstall.") from error
+        if abi != _ABI:
+            raise NativeLibraryError(
+                f"{path} has ABI {abi}, but this package needs {_ABI}: another version left it. "
+                "Reinstall pytest_udftorch."
+            )
+        strings, slots = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_CSlot)
+        words, size = ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t
+        functions = {
+            "find": (ctypes.c_long, strings, size, strings, size, slots, size),
+            "find_in_file": (
+                ctypes.c_long, ctypes.c_char_p, strings, size, slots, size,
+                ctypes.POINTER(ctypes.c_uint32),
+            ),
+            "exchange": (ctypes.c_int, slots, size, words, words, words),
+            "read": (None, slots, size, words),
+            "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
+            "trampoline": (ctypes.c_uint64, size),
+            "marker": (ctypes.c_uint64, size),
+        }  # fmt: skip
+        _declare(self._lib, "udfrt", functions)
+        table = ctypes.c_uint64 * _TRAMPOLINES
+        self.hits = table.in_dll(self._lib, "udfrt_hits")
+        self.targets = table.in_dll(self._lib, "udfrt_targets")
+        self.marks = (ctypes.c_uint8 * _TRAMPOLINES).in_dll(self._lib, "udfrt_marks")
+        self.marked = table.in_dll(self._lib, "udfrt_marked")
+        self.trampoline_count = _TRAMPOLINES
+        # A PyDLL keeps the GIL, and raises the error that the function leaves set.
+        self._insist = ctypes.PyDLL(str(path)).udfrt_insist
+        self._insist.restype = None
+        self._insist.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_int)
+        addresses = [ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in _PYTHON]
+        self._python = (ctypes.c_void_p * len(_PYTHON))(*(a.value for a in addresses))
+        #: The address of the counting trampoline with an index.
+        self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
+        #: The address of the marking trampoline with an index.
+        self.marker: Callable[[int], int] = self._lib.udfrt_marker
+
+    def insisting(self, step: Callable[[], object]) -> Callable[[], None]:
+        """Return a callable that repeats a step until it raises nothing.
+
+        If a signal handler raises in the middle of restoring, its error comes once everything is
+        restored. A loop in Python would not do: Python runs signal handlers at the loop's own
+        lines too. The callable is made of C, so nothing comes between its call and the loop; get
+        it before the step can be needed.
+
+        Args:
+            step: does what is left to do, or nothing.
+
+        Returns:
+            The callable. It raises the first error of the step, after the last attempt.
+        """
+        return functools.partial(self._insist, self._python, step, _TRIES)
+
+    def cpu_level(self) -> int:
+        """Return the highest x86-64 level (1 to 4) of this CPU."""
+        return int(self._lib.udfrt_cpu_level())
+
+    def find(self, symbols: Sequence[str], objects: Sequence[str]) -> list[Slot]:
+        """Return the slots of ``symbols`` in the loaded ``objects`` (file names)."""
+        names = (ctypes.c_char_p * len(symbols))(*(s.encode() for s in symbols))
+        files = (ctypes.c_char_p * len(objects))(*(o.encode() for o in objects))
+        capacity = 4 * len(symbols) * max(1, len(objects))
+        found = (_CSlot * capacity)()
+        count = self._lib.udfrt_find(names, len(symbols), files, len(objects), found, capacity)
+        if count < 0 or count > capacity:
+            raise NativeLibraryError(
+                f"The relocations of {', '.join(objects)} cannot be read ({count} slots)."
+            )
+        return _slots(found[:count], symbols, objects, this_processor())
+
+    def find_in_file(self, path: Path, symbols: Sequence[str]) -> tuple[Processor, list[Slot]]:
+        """Return the slots of ``symbols`` in a shared object that is not loaded.
+
+        It need not be for the processor of this process. The file is laid out in memory as the
+        loader would, and read by the code that reads loaded objects.
+
+        Returns:
+            The processor that the file is for, and the slots with their addresses in the file.
+
+        Raises:
+            NativeLibraryError: it is not a 64-bit shared object for a processor that is known.
+        """
+        names = (ctypes.c_char_p * len(symbols))(*(s.encode() for s in symbols))
+        capacity = 4 * len(symbols)
+        found, machine = (_CSlot * capacity)(), ctypes.c_uint32()
+        count = self._lib.udfrt_find_in_file(
+            os.fsencode(path), names, len(symbols), found, capacity, ctypes.byref(machine)
+        )
+        if count < 0 or count > capacity:
+            raise NativeLibraryError(
+                f"The relocations of {path} cannot be read ({count} slots): it is not a shared "
+                f"object for {' or '.join(_MACHINES)}. Name a libtorch of the registry's wheels."
+            )
+        name = next(n for n, number in _MACHINES.items() if number == machine.value)
+        processor = PROCESSORS[name]
+        return processor, _slots(found[:count], symbols, [Path(path).name], processor)
+
+    def loaders(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Return those slots that lie in the object which the loader knows by the slot's name.
+
+        Another object may have the same file name. The program can unload it at any time.
+        """
+        bases = {name: _base(name) for name in {slot.object for slot in slots}}
+        # Asking the loader takes long for a large object, and a page belongs to one object.
+        pages = {slot.address >> 12: slot.address for slot in slots}
+        lies = {page: _place(address).base for page, address in pages.items()}
+        return [s for s in slots if (base := bases[s.object]) and lies[s.address >> 12] == base]
+
+    def read(self, slots: Sequence[Slot]) -> list[int]:
+        """Return what the slots hold."""
+        values = (ctypes.c_uint64 * len(slots))()
+        self._lib.udfrt_read(_pack(slots), len(slots), values)
+        return list(values)
+
+    def exchange(
+        self, slots: Sequence[Slot], expected: Sequence[int], desired: Sequence[int]
+    ) -> list[int]:
+        """Store ``desired[i]`` in each slot that holds ``expected[i]``.
+
+        Returns:
+            What each slot held. Where that differs from ``expected``, nothing was stored.
+
+        Raises:
+            OSError: a write-protected page could not be opened for writing.
+        """
+        n = len(slots)
+        array = ctypes.c_uint64 * n
+        found = array()
+        error = self._lib.udfrt_exchange(_pack(slots), n, array(*expected), array(*desired), found)
+        if error:
+            raise OSError(error, "mprotect of a relocation slot failed")
+        return list(found)
+
+    def resolve(self, slot: Slot) -> int:
+        """Return the address that the loader would put into ``slot``, or 0."""
+        names = (slot.object, slot.symbol, slot.version)
+        return int(self._lib.udfrt_resolve(*(name.encode() for name in names)))
+
+    @functools.cached_property
+    def cells(self) -> Cells:
+        """The part of the runtime that instrumented functions count in."""
+        return Cells(self._lib)
+
+
+class Cells:
+    """Typed access to the functions of native/c/udfprof.h."""
+
+    def __init__(self, lib: ctypes.CDLL) -> None:
+        self._lib = lib
+        abi = lib.udfprof_abi()
+        if abi != _PROFILER_ABI:
+            raise NativeLibraryError(
+                f"libudfrt.so counts in the layout {abi}, but this package reads {_PROFILER_ABI}: "
+                "another version left it. Reinstall pytest_udftorch."
+            )
+        size, word, number = ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32
+        records = (size, ctypes.c_void_p, size)
+        functions = {
+            **dict.fromkeys(("cells", "operators", "events"), records),
+            **dict.fromkeys(("lost_events", "memory", "place", "ticks"), (word,)),
+            "ring": (ctypes.c_int, size),
+            "start": (None, number, number),
+            "stop": (None,),
+            "intern": (number, ctypes.c_char_p),
+            "string": (ctypes.c_char_p, number),
+            "string_count": (number,),
+            "operator_udf": (None, number, word, word),
+            "sighting": (None, ctypes.c_int),
+            "sight": (ctypes.c_int, size, ctypes.POINTER(_CSight)),
+            "clocks": (None, ctypes.POINTER(word), ctypes.POINTER(word)),
+        }
+        _declare(lib, "udfprof", functions)
+        #: Where the calling thread is: its module's id times 4, plus the stage.
+        self.place: Callable[[], int] = lib.udfprof_place
+        #: Zero everything and begin to count, to a depth and with a stride.
+        self.start: Callable[[int, int], None] = lib.udfprof_start
+        #: Stop counting; what was counted can still be read.
+        self.stop: Callable[[], None] = lib.udfprof_stop
+        #: How many events have found the ring full since the start.
+        self.lost_events: Callable[[], int] = lib.udfprof_lost_events
+        #: How many strings there are; ids are counted from 0.
+        self.string_count: Callable[[], int] = lib.udfprof_string_count
+        #: How many bytes the cells, their contexts and the events' ring take.
+        self.memory: Callable[[], int] = lib.udfprof_memory
+        #: The time stamp counter.
+        self.ticks: Callable[[], int] = lib.udfprof_ticks
+        #: Count a call of a UDF at operator level: its number, elements, and ticks at the start.
+        self.operator_udf: Callable[[int, int, int], None] = lib.udfprof_operator_udf
+
+    def count(self, what: str) -> int:
+        """Return the number of records of ``cells`` or ``operators``."""
+        return int(getattr(self._lib, f"udfprof_{what}")(None, 0))
+
+    def read(self, what: str, address: int, capacity: int) -> int:
+        """Write up to ``capacity`` records of ``cells``, ``operators`` or ``events``.
+
+        Returns:
+            How many records there are. For events, which are removed, how many were written.
+        """
+        return int(getattr(self._lib, f"udfprof_{what}")(address, capacity))
+
+    def ring(self, capacity: int) -> None:
+        """Give the ring room for ``capacity`` events.
+
+        Raises:
+            MemoryError: there is not enough memory.
+        """
+        if self._lib.udfprof_ring(capacity):
+            raise MemoryError(f"no room for {capacity} events")
+
+    def intern(self, text: str) -> int:
+        """Return the runtime's id of a string."""
+        return int(self._lib.udfprof_intern(text.encode(errors="backslashreplace")))
+
+    def string(self, number: int) -> str:
+        """Return the string with the id ``number``."""
+        return bytes(self._lib.udfprof_string(number)).decode()
+
+    def sighting(self, wanted: bool) -> None:
+        """Note from now on where marked symbols are called first, or no longer; forget the rest.
+
+        The observer has to follow the operators.
+        """
+        self._lib.udfprof_sighting(wanted)
+
+    def sight(self, index: int) -> tuple[str, str, int] | None:
+        """Return where the symbol of a trampoline was first called, or None if unknown.
+
+        Returns:
+            The names of operator and module, empty if unknown, and the number of the stage.
+        """
+        found = _CSight()
+        if not self._lib.udfprof_sight(index, ctypes.byref(found)):
+            return None
+        return self.string(found.operator_id), self.string(found.place >> 2), found.place & 3
+
+    def clocks(self) -> tuple[int, int]:
+        """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""
+        ticks, now = ctypes.c_uint64(), ctypes.c_uint64()
+        self._lib.udfprof_clocks(ctypes.byref(ticks), ctypes.byref(now))
+        return ticks.value, now.value
+
+    @property
+    def parallel(self) -> int:
+        """The address of the function that stands in for GOMP_parallel."""
+        return address(self._lib, "udfprof_parallel")
+
+    @property
+    def within(self) -> int:
+        """The address of the function that calls another in the context of an operator."""
+        return address(self._lib, "udfprof_within")
+
+    def set_gomp_parallel(self, address: int) -> None:
+        """Set the function that the stand-in for GOMP_parallel calls."""
+        ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
+
+
+class _Place(ctypes.Structure):
+    """``Dl_info`` of dlfcn.h."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    )
+
+
+_LINK_MAP: Final = 2  # RTLD_DI_LINKMAP of dlfcn.h
+_DYNAMIC: Final = 2  # l_ld among the pointers of struct link_map (link.h)
+
+
+def _place(address: int) -> _Place:
+    """Return which loaded object an address lies in."""
+    found = _Place()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    return found
+
+
+def _base(name: str) -> int:
+    """Return where the object lies that the loader knows by a name, or 0.
+
+    For a stand-in of a patched libtorch, that is the original.
+    """
+    try:
+        library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return 0
+    words = ctypes.POINTER(ctypes.c_uint64)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(words))
+    base = _place(words[_DYNAMIC]).base or 0
+    with contextlib.suppress(ValueError):  # found in the dependencies too
+        original = ctypes.c_char_p.in_dll(library, "udfpatch_original")
+        if original.value and _place(ctypes.addressof(original)).base == base:
+            return _base(os.fsdecode(original.value))
+    return base
+
+
+def _slots(
+    found: Sequence[_CSlot], symbols: Sequence[str], objects: Sequence[str], processor: Processor
+) -> list[Slot]:
+    return [
+        Slot(s.address, symbols[s.symbol], objects[s.object], processor.relocations[s.type],
+             bool(s.relro), s.version.decode())
+        for s in found
+    ]  # fmt: skip
+
+
+def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:
+    packed = (_CSlot * len(slots))()
+    for c, slot in zip(packed, slots, strict=True):
+        c.address, c.type, c.relro = slot.address, _TYPES[slot.kind], slot.relro
+    return packed

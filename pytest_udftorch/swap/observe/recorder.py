@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record every operator of a run, below autograd: digests always, values of a few on request."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.swap.observe.digests import (
+    NO_ROWS,
+    XXH3,
+    TensorNote,
+    array_of,
+    fastest,
+    note_of,
+    row_axis,
+    row_slice,
+    sample_places,
+    seed_of,
+    xxh3,
+)
+from pytest_udftorch.swap.observe.layers import Place
+from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
+from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
+from pytest_udftorch.swap.operators.definitions import is_view, name_of
+
+#: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
+WITHOUT_VALUES: Final = frozenset(
+    {
+        "_record_function_enter_new", "_record_function_exit", "empty", "empty_like",
+        "empty_permuted", "empty_strided", "is_same_size", "new_empty", "new_empty_strided",
+        "record_stream", "resize_", "set_",
+    }
+)  # fmt: skip
+
+
+#: Of the names of calls that are no operators: generated kernels, and whole graphs.
+KERNELS: Final = "inductor::"
+
+
+class Stopped(BaseException):
+    """Ends a run after the last operator whose values were asked for."""
+
+
+class Call(NamedTuple):
+    """One call of an operator.
+
+    Attributes:
+        operator: the overload (``aten::add.Tensor``).
+        place: layer, phase and step.
+        inputs: its tensors before the call; those that it only overwrites are left out.
+        outputs: the tensors that it made, then those that it wrote into.
+        arguments: everything else that it got, as text.
+        random: a digest of the generator's state if it draws random numbers.
+    """
+
+    operator: str
+    place: Place
+    inputs: tuple[TensorNote, ...]
+    outputs: tuple[TensorNote, ...]
+    arguments: str
+    random: bytes | None = None
+
+
+@dataclass
+class Kept:
+    """A call with its values.
+
+    Attributes:
+        operator: the overload, or the name of a kernel that a compiler generated.
+        args: as they were before the call, copied.
+        kwargs: likewise.
+        outputs: as in :class:`Call`, copied.
+    """
+
+    operator: Any
+    args: Any
+    kwargs: Any
+    outputs: list[Any]
+
+
+@dataclass
+class Recording:
+    """A run.
+
+    Attributes:
+        calls: every call of an operator in order, views left out.
+        result: name -> what the run gives: outputs, and what training leaves in parameters.
+        kept: position -> the call with its values.
+        values: name -> the tensor, of what the run gives; empty unless asked for.
+        hashed: the kind of the digests.
+        failing: operators that failed, each with its place and the number of calls before it.
+        failed: why and where the run ended early; empty if it did not.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    result: dict[str, TensorNote] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    hashed: str = field(default_factory=fastest)
+    failing: list[tuple[str, Place, int]] = field(default_factory=list)
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is asked for beside digests.
+
+    Attributes:
+        keep: positions of calls whose values are kept.
+        put: position -> tensors that take the place of the call's outputs.
+        stop: whether the run may end after the last of ``keep``.
+    """
+
+    keep: frozenset[int] = frozenset()
+    put: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    stop: bool = False
+
+
+class _State(NamedTuple):
+    """What changes when a tensor is written to, or given other memory."""
+
+    storage: int
+    writes: int
+    version: int
+
+
+class _Digests:
+    """Notes of tensors; one that nobody wrote to is read once."""
+
+    def __init__(self, batch: tuple[int, int] | None, hashed: str) -> None:
+        self._batch, self._hashed = batch, hashed
+        self._known: dict[int, tuple[weakref.ref[Any], _State, bool, TensorNote]] = {}
+        self._writes: dict[int, int] = {}  # storage -> writes seen
+        self._count = compat.write_counter()
+
+    def _state(self, tensor: Any) -> _State:
+        address = tensor.untyped_storage().data_ptr()
+        count = -1 if tensor.is_inference() else self._count(tensor)
+        return _State(address, self._writes.get(address, 0), count)
+
+    def note(self, tensor: Any, written: bool = False) -> TensorNote:
+        """Describe a tensor.
+
+        Args:
+            tensor: an argument or a result.
+            written: whether the running operator wrote into it. torch counts that when the operator
+                has returned, so the count may be one more when the tensor is seen next.
+        """
+        try:
+            state = self._state(tensor)
+        except (RuntimeError, NotImplementedError):  # sparse tensors have no storage
+            return note_of(tensor, self._batch, self._hashed)
+        key = id(tensor)
+        known = self._known.get(key)
+        if known is not None and known[0]() is tensor:
+            own, late, found = known[1:]
+            if own == state:
+                return found
+            if late and state == (own.storage, own.writes, own.version + 1):
+                self._known[key] = (known[0], state, False, found)
+                return found
+        found = note_of(tensor, self._batch, self._hashed)
+        gone = self._known
+        reference = weakref.ref(tensor, lambda _: gone.pop(key, None))
+        self._known[key] = (reference, state, written, found)
+        return found
+
+    def forget(self) -> None:
+        """Read every tensor anew: operators ran that were not seen here."""
+        self._known.clear()
+
+    def wrote(self, tensor: Any) -> None:
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):
+            return
+        self._writes[address] = self._writes.get(address, 0) + 1
+
+
+def put_into(target: Any, value: Any, batch: tuple[int, int] | None) -> None:
+    """Write a value of the other side into an output, in its dtype and on its device.
+
+    Where one side runs a row of the batch, the row is taken from the value or written into it.
+    """
+    axis = row_axis(tuple(target.shape), tuple(value.shape))
+    if axis is not None and batch is not None:
+        length = max(target.shape[axis], value.shape[axis])
+        part = row_slice(axis, length, batch)
+        if value.shape[axis] == length:
+            value = value[part]
+        else:
+            target = target[part]
+    target.copy_(value)
+
+
+class _Operator(NamedTuple):
+    """What is to be known of an overload at each of its calls.
+
+    Attributes:
+        name: ``aten::add.Tensor``.
+        silent: whether it is not recorded.
+        resizes: whether a silent one gives its first argument other memory.
+        effects: where its results lie.
+        draws: whether it may draw random numbers.
+    """
+
+    name: str
+    silent: bool
+    resizes: bool
+    effects: Effects
+    draws: bool
+
+
+@functools.cache
+def _known(func: Any) -> _Operator:
+    import torch
+
+    short = name_of(func)
+    silent = is_view(func) or short in WITHOUT_VALUES
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    return _Operator(str(func.name()), silent, short in ("resize_", "set_"), effects(func), random)
+
+
+def _leaves(values: Iterable[Any]) -> list[Any]:
+    """Return what is in arguments of an operator and in lists of them, in order.
+
+    torch's trees give the same, and take ten times as long.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found += _leaves(value)
+        else:
+            found.append(value)
+    return found
+
+
+class Where(Protocol):
+    """Knows which layer runs: :class:`Whereabouts`, or what watches compiled code."""
+
+    def now(self) -> Place:
+        """Return where the operator that is being called belongs."""
+
+    def tell(self, listener: Any) -> None:
+        """Tell a recorder in C++ from now on which layer runs."""
+
+    def place(self, layer: int, phase: int, step: int) -> Place:
+        """Return the place that such a recorder knows by numbers."""
+
+
+def recorder(
+    where: Where,
+    wanted: Wanted,
+    batch: tuple[int, int] | None,
+    hashed: str | None = None,
+    native: bool = True,
+) -> Any:
+    """Return a mode that records the operators called inside it in its ``recording``.
+
+    Args:
+        where: tells the layer.
+        wanted: values to keep or to put in.
+        batch: the size of the batch, and the row whose digests are also wanted.
+        hashed: the kind of digests; by default the fastest.
+        native: whether to let the recorder in C++ see most calls, where there is one. It makes the
+            same objects.
+    """
+    import torch
+
+    last = max(wanted.keep, default=-1)
+    kind = hashed or fastest()
+    Tensor, Parameter = torch.Tensor, torch.nn.Parameter
+    unsaid = (torch.Generator, torch.device)
+    # It knows neither rows of a batch nor SHA-1.
+    helper = load_recorder() if native and kind == XXH3 and batch is None else None
+
+    class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.recording = Recording(hashed=kind)
+            self.digests = _Digests(batch, kind)
+            self.helped = False
+
+        def __enter__(self) -> Any:
+            entered = super().__enter__()
+            if helper is not None:
+                parts = _parts(self.recording, self.digests, where)
+                kept = wanted.keep | wanted.put.keys()
+                self.helped = helper.start(self, parts, kept, xxh3_address())
+                where.tell(helper if self.helped else None)
+            return entered
+
+        def __exit__(self, *exception: Any) -> None:
+            failed = None
+            if self.helped and helper is not None:
+                self.helped = False
+                where.tell(None)
+                failed = helper.stop()
+            super().__exit__(*exception)
+            if failed is not None:
+                raise failed
+
+        def noted(self, tensors: Mapping[str, Any]) -> dict[str, TensorNote]:
+            """Return the notes of what the run gives that are known here; inside the mode."""
+            if not self.helped or helper is None:
+                return {}
+            plain = {n: t for n, t in tensors.items() if type(t) in (Tensor, Parameter)}
+            return {n: helper.note(t) for n, t in plain.items()}
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            place = where.now()
+            known = _known(func)
+            if known.silent:
+                returned = self._ran(place, func, known, args, kwargs)
+                if known.resizes:
+                    self.digests.wrote(args[0])
+                return returned
+            return self._recorded(place, func, known, args, kwargs)
+
+        def _ran(self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any) -> Any:
+            """Run an operator; if it fails, say so. Whoever called it may go on."""
+            try:
+                return func(*args, **kwargs)
+            except Exception:
+                failing = known.name, place, len(self.recording.calls)
+                self.recording.failing.append(failing)
+                raise
+
+        def _recorded(
+            self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any
+        ) -> Any:
+            at = len(self.recording.calls)
+            inputs, text = self._inputs(known, args, kwargs)
+            random = _generator_state(func, args, kwargs) if known.draws else None
+            kept = None
+            if at in wanted.keep:
+                kept = compat.pytree().tree_map(strided_copy, (args, kwargs))
+            returned = self._ran(place, func, known, args, kwargs)
+            outputs = results(func, args, kwargs, returned)
+            written = set()
+            for tensor in _leaves([p.of(args, kwargs) for p in known.effects.written]):
+                if isinstance(tensor, Tensor):
+                    self.digests.wrote(tensor)
+                    written.add(id(tensor))
+            if kept is not None:
+                copies = [strided_copy(t) for t in outputs]
+                self.recording.kept[at] = Kept(func, kept[0], kept[1], copies)
+            if at in wanted.put:
+                for target, value in zip(outputs, wanted.put[at], strict=True):
+                    put_into(target, value, batch)
+                    self.digests.wrote(target)
+            notes = tuple([self.digests.note(t, id(t) in written) for t in outputs])
+            self.recording.calls.append(Call(known.name, place, inputs, notes, text, random))
+            if wanted.stop and at == last:
+                raise Stopped
+            return returned
+
+        def _inputs(
+            self, known: _Operator, args: Any, kwargs: Any
+        ) -> tuple[tuple[TensorNote, ...], str]:
+            over = [p.of(args, kwargs) for p in known.effects.overwritten]
+            hidden = {id(t) for t in _leaves(over)} if over else ()
+            found, shown = [], []
+            for value in _leaves((*args, *kwargs.values())):
+                if not isinstance(value, Tensor):
+                    if not isinstance(value, unsaid):
+                        shown.append(repr(value))
+                elif id(value) not in hidden:
+                    found.append(self.digests.note(value))
+            return tuple(found), ", ".join(shown)
+
+    return Recorder()
+
+
+def _parts(recording: Recording, digests: _Digests, where: Where) -> tuple[Any, ...]:
+    """Return what the recorder in C++ asks for; see ``udfrecorder_start``."""
+    return (
+        recording.calls, Call, TensorNote, _described, xxh3(), seed_of, _places, digests.forget,
+        where.place, NO_ROWS, recording.failing,
+    )  # fmt: skip
+
+
+@functools.cache
+def _described(name: str) -> tuple[Any, ...]:
+    """Return the parts of an :class:`_Operator` as the recorder in C++ reads them."""
+    known = _known(overload_of(name))
+    written, overwritten = (
+        tuple(place.position for place in places)
+        for places in (known.effects.written, known.effects.overwritten)
+    )
+    fresh = tuple(map(int, known.effects.fresh))
+    return known.name, known.silent, known.resizes, known.draws, written, overwritten, fresh
+
+
+def _places(count: int) -> bytes:
+    """Return the positions of samples as 64-bit integers."""
+    return bytes(sample_places((count,)).astype("int64").tobytes())
+
+
+def overload_of(name: str) -> Any:
+    """Return ``torch.ops.aten.add.Tensor`` of ``aten::add.Tensor``, None if there is none."""
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(packet, overload or "default", None)
+
+
+def _generator_state(func: Any, args: Any, kwargs: Any) -> bytes | None:
+    """Return a digest of the state that a call draws random numbers from, None if it draws none."""
+    import torch
+
+    if not draws(func, args, kwargs):
+        return None
+    values = compat.pytree().tree_leaves((args, kwargs))
+    own = next((v for v in values if isinstance(v, torch.Generator)), None)
+    if own is not None:
+        state = own.get_state()
+    elif any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
+        state = torch.cuda.get_rng_state()
+    else:
+        state = torch.get_rng_state()
+    return hashlib.sha1(array_of(state).tobytes(), usedforsecurity=False).digest()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What recorders of operators share: copies of arguments, and where the results of a call lie."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, NamedTuple
+
+from pytest_udftorch.base import compat
+
+#: Operators that write into arguments of which their schema does not say so.
+_WRITES_STATISTICS: Final = frozenset({"native_batch_norm", "cudnn_batch_norm"})
+
+#: Operators whose written argument has no say in what is written.
+_OVERWRITES: Final = frozenset(
+    {
+        "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
+        "normal_", "random_", "uniform_", "zero_",
+    }
+)  # fmt: skip
+
+#: Operators one of whose results is memory for their backward pass, parts of which nobody wrote,
+#: with its position. Backward operators get it as one of ``WORKSPACES``.
+_WORKSPACE: Final = {
+    "_batch_norm_with_update": 3, "_cudnn_rnn": 3, "cudnn_batch_norm": 3, "mkldnn_rnn_layer": 3,
+}  # fmt: skip
+WORKSPACES: Final = frozenset({"reserve", "reserveSpace", "workspace"})
+
+
+def strided_copy(value: Any) -> Any:
+    """Return a copy of an argument that has the same strides; what is no tensor is returned."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    source = value.detach()
+    if source.layout is not torch.strided or source.device.type == "meta":
+        return source.clone()
+    copied = torch.empty_strided(
+        source.shape, source.stride(), dtype=source.dtype, device=source.device
+    )
+    # Elements of expanded tensors lie at one place and are equal.
+    return copied.copy_(source) if 0 not in source.stride() else source.clone()
+
+
+class _Place(NamedTuple):
+    position: int
+    name: str
+
+    def of(self, args: Any, kwargs: Any) -> Any:
+        """Return the argument of a call, or None if it is left out."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
+
+class Effects(NamedTuple):
+    """Where the results of an overload lie.
+
+    Attributes:
+        written: arguments that it writes into.
+        overwritten: those of them whose earlier contents do not matter, and workspaces.
+        fresh: for each result, whether it is neither an argument, nor a view of one, nor memory for
+            the backward pass, parts of which nobody wrote.
+    """
+
+    written: tuple[_Place, ...]
+    overwritten: tuple[_Place, ...]
+    fresh: tuple[bool, ...]
+
+
+@functools.cache
+def effects(operator: Any) -> Effects:
+    """Return where the results of an overload lie, by its schema."""
+    schema = compat.overload_schema(operator)
+    name = str(schema.name).partition("::")[2]
+    written, overwritten = [], []
+    for index, argument in enumerate(schema.arguments):
+        alias, place = argument.alias_info, _Place(index, argument.name)
+        statistics = name in _WRITES_STATISTICS and argument.name.startswith("running_")
+        if statistics or (alias is not None and alias.is_write):
+            written.append(place)
+            if argument.is_out or name in _OVERWRITES:
+                overwritten.append(place)
+        if argument.name in WORKSPACES:
+            overwritten.append(_Place(index, argument.name))
+    memory = _WORKSPACE.get(name)
+    fresh = tuple(r.alias_info is None and i != memory for i, r in enumerate(schema.returns))
+    return Effects(tuple(written), tuple(overwritten), fresh)
+
+
+def results(operator: Any, args: Any, kwargs: Any, returned: Any) -> list[Any]:
+    """Return the tensors that a call made, then those that it wrote into."""
+    import torch
+
+    found = effects(operator)
+    several = len(found.fresh) > 1 and isinstance(returned, tuple | list)
+    parts = list(returned) if several else [returned]
+    made = [p for p, new in zip(parts, found.fresh, strict=False) if new]
+    places = [*made, *[place.of(args, kwargs) for place in found.written]]
+    tensors: list[Any] = []
+    for one in places:
+        if isinstance(one, torch.Tensor):
+            tensors.append(one)
+        elif isinstance(one, tuple | list):
+            tensors += [t for t in compat.pytree().tree_leaves(one) if isinstance(t, torch.Tensor)]
+    return tensors
+
+
+def draws(operator: Any, args: Any, kwargs: Any) -> bool:
+    """Tell whether a call draws random numbers; attention without dropout does not."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    for index, argument in enumerate(compat.overload_schema(operator).arguments):
+        if argument.name == "dropout_p":
+            given = args[index] if index < len(args) else kwargs.get(argument.name, 0.0)
+            return bool(given)
+    return True

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's operators: their overloads, schemas and dispatch keys."""
+
+from __future__ import annotations
+
+import functools
+from operator import attrgetter
+from typing import Any, Final
+
+from pytest_udftorch import errors
+from pytest_udftorch.base import compat
+
+#: Dispatch key of a backend whose tensors a canary can make -> torch's name of the device.
+BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
+
+
+@functools.cache
+def _operator_names() -> frozenset[str]:
+    return frozenset(compat.operator_names())
+
+
+def has_overload(name: str) -> bool:
+    """Tell whether the dispatcher has an overload (``aten::log.out``)."""
+    if name not in _operator_names():
+        _operator_names.cache_clear()  # someone may have loaded a library since
+    return name in _operator_names()
+
+
+def overloads(base: str) -> list[str]:
+    """Return the overloads of an operator (``aten::log``), sorted."""
+    has_overload(base)
+    return sorted(n for n in _operator_names() if n.partition(".")[0] == base)
+
+
+def schema(name: str) -> Any:
+    """Return torch's schema of an overload.
+
+    Raises:
+        UnknownOperatorError: the dispatcher has no such operator or overload.
+    """
+    import torch
+
+    base, _, last = name.partition(".")
+    if has_overload(name):
+        return compat.schema(base, last)
+    known = overloads(base)
+    if known:
+        raise errors.UnknownOperatorError(
+            f"torch {torch.__version__} has no operator {name!r}. The overloads of {base}: "
+            f"{', '.join(known)}."
+        )
+    bases = {n.partition(".")[0] for n in _operator_names()}
+    raise errors.UnknownOperatorError(
+        f"torch {torch.__version__} has no operator {name!r}. {_near(base, bases)}"
+    )
+
+
+def _near(name: str, known: set[str]) -> str:
+    sentence = errors.nearest(name, known)
+    if sentence.startswith("Known"):  # there are thousands
+        return "torch.ops.aten lists ATen's. The library of another must be imported before."
+    return sentence
+
+
+def overload(name: str) -> Any:
+    """Return the callable of an overload: ``torch.ops.aten.log.out``."""
+    import torch
+
+    path = name.replace("::", ".")
+    return attrgetter(path if path.count(".") == 2 else f"{path}.default")(torch.ops)
+
+
+def check_key(name: str, key: str) -> bool:
+    """Check an operator's dispatch key; tell whether this machine has a device of it.
+
+    Raises:
+        DispatchKeyError: torch has no such key, or it does not belong to a backend.
+        CompositeOperatorError: torch computes the operator by others at this key.
+    """
+    import torch
+
+    if key not in compat.dispatch_keys():
+        raise errors.DispatchKeyError(
+            f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
+            f"{errors.nearest(key, BACKENDS)}"
+        )
+    if key not in BACKENDS:
+        raise errors.DispatchKeyError(
+            f"{name}: the dispatch key {key!r} does not belong to a backend "
+            f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
+        )
+    if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
+        raise errors.CompositeOperatorError(
+            f"torch computes {name} by other operators, which also give its gradient. A kernel of "
+            "its own would have none. Override the operators that it calls; torch.profiler shows "
+            "them."
+        )
+    if key == "CPU":
+        return True
+    backend = getattr(torch, BACKENDS[key], None)
+    return backend is not None and bool(backend.is_available())
+
+
+def written_keyword(name: str) -> str:
+    """Return the name of the one keyword that an overload writes to (``out``), or ""."""
+    keywords = [a for a in schema(name).arguments if a.kwarg_only]
+    found = [a.name for a in keywords if a.alias_info and a.alias_info.is_write]
+    return str(found[0]) if len(found) == 1 else ""
