@@ -64,8 +64,8 @@ test-torch:
 
 # The oldest torch that pyproject.toml allows, and what shows most cheaply that it is supported.
 OLDEST = 2.11.0
-OLDEST_TESTS = tests/libtorch/test_compat.py tests/libtorch/test_cuda_registration.py \
-  tests/libtorch/test_inductor_triton.py tests/plugin/test_options.py
+OLDEST_TESTS = tests/base/test_compat.py tests/swap/test_cuda_registration.py \
+  tests/swap/test_inductor_triton.py tests/plugin/test_options.py
 
 oldest:
 	@echo $(OLDEST)

@@ -24,9 +24,9 @@ from pytest_udftorch import UdfError
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/unit/test_build_faults.py",
-    "tests/unit/test_writer_faults.py",
-    "tests/libtorch/test_out_of_memory.py",
+    "tests/swap/test_build_faults.py",
+    "tests/base/test_writer_faults.py",
+    "tests/swap/test_out_of_memory.py",
 )
 COUNTS = ("injected", "healed", "errors")
 

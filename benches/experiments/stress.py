@@ -11,7 +11,7 @@ An operator on more elements than one vector may mix two libraries while another
 (docs/guide.md), so the inputs have one element.
 
 After each block of sessions, resident memory, descriptors, threads, mappings and temporary files
-are read. ``tests/libtorch/test_stress.py`` runs the same at a smaller size.
+are read. ``tests/swap/test_stress.py`` runs the same at a smaller size.
 """
 
 from __future__ import annotations

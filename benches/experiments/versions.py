@@ -33,16 +33,16 @@ ROOT = Path(__file__).parents[2]
 #: What depends most on the versions and costs least: private names of torch, sessions and how they
 #: spread to other processes, profiles, compilers, the plugin, the Python that UDFs are written in.
 TESTS = (
-    "tests/libtorch/test_compat.py",
-    "tests/libtorch/test_cuda_registration.py",
-    "tests/libtorch/test_inductor_triton.py",
-    "tests/libtorch/test_python_udf.py",
-    "tests/libtorch/test_run.py",
-    "tests/libtorch/test_session.py",
+    "tests/base/test_compat.py",
+    "tests/swap/test_cuda_registration.py",
+    "tests/swap/test_inductor_triton.py",
+    "tests/swap/test_python_udf.py",
+    "tests/swap/test_run.py",
+    "tests/swap/test_session.py",
     "tests/plugin/test_options.py",
-    "tests/unit/test_host.py",
-    "tests/unit/test_private_names.py",
-    "tests/unit/test_record.py",
+    "tests/base/test_host.py",
+    "tests/project/test_private_names.py",
+    "tests/swap/test_record.py",
 )
 
 

@@ -20,7 +20,7 @@
 namespace udf {
 
 // The words of struct udfprof_hot that generated code reads and writes.
-// tests/libtorch/test_collect.py compares them with udfprof.h.
+// tests/watch/test_collection.py compares them with udfprof.h.
 enum HotOffset : unsigned {
   Left = 0,
   Zeros = 8,

@@ -60,7 +60,7 @@ _SIXTEEN: Final = frozenset({"bfloat16", "float16"})
 ROUNDED: Final = frozenset({"add", "div", "mul", "reciprocal", "sub"})
 
 #: Operators whose kernels are torch's, and give the same bits at AVX2 and AVX-512 and with any
-#: number of threads: ``tests/libtorch/test_contract_outside.py`` tries each.
+#: number of threads: ``tests/reproduce/test_contract_outside.py`` tries each.
 TRIED: Final = frozenset(
     {
         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_prelu_kernel",

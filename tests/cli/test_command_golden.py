@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each verb of ``udftorch`` says for --help, and for one mistake, word for word.
 
-``UDFTORCH_WRITE_GOLDEN=1 pytest tests/plugin/test_command_golden.py`` writes the file anew: read
+``UDFTORCH_WRITE_GOLDEN=1 pytest tests/cli/test_command_golden.py`` writes the file anew: read
 the difference before you commit it.
 """
 

@@ -9,8 +9,8 @@ import re
 
 import numpy as np
 import pytest
+from certificates import SUBJECT, make, make_run
 from observed import META, Recorder
-from test_certificate import SUBJECT, make, make_run
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import BaselineError, CompareError, CompareLimitError
