@@ -21,36 +21,24 @@ class UnknownLibraryError(UdfError):
     """No UDF library has the given name, and no folder lies at the given path."""
 
 
-class LibraryFormatError(UdfError):
-    """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
-
-
-class ScaffoldError(UdfError):
-    """A new library cannot be made where it was asked for."""
+class LibraryError(UdfError):
+    """A folder is not a valid UDF library, lacks a part, or cannot become a library."""
 
 
 class UnknownFunctionError(UdfError):
-    """The library, or PyTorch, does not have the requested function."""
+    """The library, PyTorch or the oracle does not have the requested function."""
 
 
 class CompilerNotFoundError(UdfError):
-    """No clang of the pass plugin's LLVM version was found."""
-
-
-class CompilerTooOldError(UdfError):
-    """The named clang is too old to load the pass plugin."""
+    """There is no clang that can load the pass plugin."""
 
 
 class CompilerStoppedError(UdfError):
     """A compiler, or a tool beside it, crashed, was killed or took too long."""
 
 
-class SourceCompileError(UdfError):
-    """A UDF source does not compile; carries the compiler's own message."""
-
-
-class SignatureError(UdfError):
-    """A UDF is missing from its source, or its C type is not the one that its ABI requires."""
+class SourceError(UdfError):
+    """A UDF's source does not compile, or does not define what its library says."""
 
 
 class CacheError(UdfError):
@@ -66,15 +54,11 @@ class CpuLevelError(UdfError):
 
 
 class CudaFormError(UdfError):
-    """There is no such form of functions for a GPU, or the library does not have it."""
+    """Functions have no such form for a GPU, or Triton's libdevice cannot take it."""
 
 
-class CompositesMissingError(UdfError):
-    """The library names no activations that are whole functions, or wrong ones."""
-
-
-class NativeLibraryError(UdfError):
-    """The package's own native files are missing or belong to another version."""
+class NativeError(UdfError):
+    """A native part is missing, does not compile, or does not fit this torch."""
 
 
 class TorchNotFoundError(UdfError):
@@ -87,10 +71,6 @@ class UnsupportedHostError(UdfError):
 
 class PrivateNameError(UdfError):
     """The installed torch or Triton lacks a private name that this package needs."""
-
-
-class SymbolsMissingError(UdfError):
-    """This libtorch calls a function through no symbol that can be rebound."""
 
 
 class SwapReachedNothingError(UdfError):
@@ -127,14 +107,6 @@ class CompileRunningError(UdfError):
 
 class CudaGraphCaptureError(UdfError):
     """A session was opened while a CUDA graph is being captured."""
-
-
-class LibdeviceError(UdfError):
-    """The libdevice of the installed triton cannot take the functions."""
-
-
-class PythonUdfError(UdfError):
-    """A UDF written in Python cannot be compiled, or its file cannot be imported."""
 
 
 class UnknownOperatorError(UdfError):
@@ -179,26 +151,6 @@ class ProfileDepthError(UdfError):
 
 class ProfileBusyError(UdfError):
     """A second profiled session was opened while one is open in this process."""
-
-
-class ObserverBuildError(UdfError):
-    """A library that profiled sessions need does not compile against this torch."""
-
-
-class CpuLaunchBuildError(UdfError):
-    """What runs CPU operators without Python does not compile against this torch."""
-
-
-class CpuLaunchError(UdfError):
-    """torch rejects a kernel for the CPU that is run without Python."""
-
-
-class CudaLaunchBuildError(UdfError):
-    """What launches CUDA kernels without Python does not compile against this torch."""
-
-
-class CudaLaunchError(UdfError):
-    """torch rejects a kernel for CUDA that is launched without Python."""
 
 
 class ProfileFileError(UdfError):
@@ -258,7 +210,7 @@ class NoProfileError(UdfError):
 
 
 class PackageMissingError(UdfError):
-    """An optional package is needed for what was asked."""
+    """An optional package, library or tool is needed for what was asked."""
 
 
 class CoverageError(UdfError):

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from pytest_udftorch.prove.exact.formats import FORMATS, MismatchError, UnsupportedDtypeError
     from pytest_udftorch.prove.exact.rounding import (
         NothingToCheckError,
-        UnknownOracleFunctionError,
         assert_bitwise_same,
         assert_correctly_rounded,
         assert_ulp,
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         ulp_error,
     )
     from pytest_udftorch.prove.exact.strategies import (
-        HardCasesError,
         by_encoding,
         float32_inputs,
         hard_cases,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
         structured,
         thresholds,
     )
-    from pytest_udftorch.prove.exact.ziv import OracleMissingError, UndecidedError
+    from pytest_udftorch.prove.exact.ziv import UndecidedError
     from pytest_udftorch.prove.verify.certificate import (
         Certificate,
         CertificateCompleteError,
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from pytest_udftorch.prove.verify.reference.checker import (
         Inputs,
         LlvmLibc,
-        ReferenceBuildError,
-        ReferenceMissingError,
         generator,
         llvmlibc,
     )
@@ -62,17 +58,12 @@ __all__ = [
     "CertificateExportError",
     "CertificateMismatchError",
     "CertificateTruncatedError",
-    "HardCasesError",
     "Inputs",
     "LlvmLibc",
     "MismatchError",
     "NothingToCheckError",
-    "OracleMissingError",
-    "ReferenceBuildError",
-    "ReferenceMissingError",
     "Run",
     "UndecidedError",
-    "UnknownOracleFunctionError",
     "UnsupportedDtypeError",
     "approx",
     "assert_bitwise_same",
@@ -110,17 +101,12 @@ __getattr__ = names_from(
         "CertificateMismatchError": "prove.verify.certificate",
         "CertificateTruncatedError": "prove.verify.certificate",
         "FORMATS": "prove.exact.formats",
-        "HardCasesError": "prove.exact.strategies",
         "Inputs": "prove.verify.reference.checker",
         "LlvmLibc": "prove.verify.reference.checker",
         "MismatchError": "prove.exact.formats",
         "NothingToCheckError": "prove.exact.rounding",
-        "OracleMissingError": "prove.exact.ziv",
-        "ReferenceBuildError": "prove.verify.reference.checker",
-        "ReferenceMissingError": "prove.verify.reference.checker",
         "Run": "prove.verify.certificate",
         "UndecidedError": "prove.exact.ziv",
-        "UnknownOracleFunctionError": "prove.exact.rounding",
         "UnsupportedDtypeError": "prove.exact.formats",
         "approx": "prove.exact.approx",
         "assert_bitwise_same": "prove.exact.rounding",

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.errors import PackageMissingError
-from pytest_udftorch.measure import RuleError, generate, judge, judge_all, read, recording
+from pytest_udftorch.errors import PackageMissingError, RuleError
+from pytest_udftorch.measure import generate, judge, judge_all, read, recording
 from pytest_udftorch.measure.rewrite.taso import generator, scale
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
 from pytest_udftorch.measure.rewrite.taso.backend import rules_of

@@ -12,7 +12,7 @@ import pytest
 from parameters import mostly_slow
 
 from pytest_udftorch import prove
-from pytest_udftorch.errors import LibraryFormatError
+from pytest_udftorch.errors import LibraryError
 from pytest_udftorch.prove.exact.rounding import assert_bitwise_same, assert_correctly_rounded
 from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.prove.verify import run as verify
@@ -188,7 +188,7 @@ def test_a_wrong_float_float_is_named(tmp_path, value, message):
         f'[library]\nname = "mine"\nversion = "1"\nfloat_float = {value!r}\n'
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "f"\n'
     )
-    with pytest.raises(LibraryFormatError, match=message):
+    with pytest.raises(LibraryError, match=message):
         find_library(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_the_stock_library_has_no_other_form(tmp_path):
     (tmp_path / "udf.toml").write_text(
         '[library]\nname = "none"\nversion = "1"\nstock = true\nfloat_float = "."\n'
     )
-    with pytest.raises(LibraryFormatError, match="has no functions: remove float_float"):
+    with pytest.raises(LibraryError, match="has no functions: remove float_float"):
         find_library(tmp_path)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_udftorch import errors
 from pytest_udftorch.prove.exact import strategies as inputs
 from pytest_udftorch.prove.exact.rounding import correctly_rounded
 
@@ -77,10 +78,10 @@ def test_hard_cases_are_read_with_comments(tmp_path):
 def test_a_bad_list_of_hard_cases_is_refused(tmp_path, text, message):
     path = tmp_path / "hard.txt"
     path.write_text(text)
-    with pytest.raises(inputs.HardCasesError, match=message):
+    with pytest.raises(errors.LibraryError, match=message):
         inputs.read_hard_cases(path)
 
 
 def test_a_missing_list_of_hard_cases_is_refused(tmp_path):
-    with pytest.raises(inputs.HardCasesError, match=r"none\.txt"):
+    with pytest.raises(errors.LibraryError, match=r"none\.txt"):
         inputs.read_hard_cases(tmp_path / "none.txt")

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from pytest_udftorch import errors
 from pytest_udftorch.prove.exact import rounding, ziv
 from pytest_udftorch.prove.exact.formats import FORMATS, decode, encode
 from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_error
@@ -221,7 +222,7 @@ def test_overflow_just_beyond_the_threshold_has_no_error():
 
 
 def test_unknown_function_is_refused_with_near_names():
-    with pytest.raises(rounding.UnknownOracleFunctionError, match="'expm1'"):
+    with pytest.raises(errors.UnknownFunctionError, match="'expm1'"):
         correctly_rounded(np.ones(1, np.float32), function="expm2")
 
 
@@ -237,5 +238,5 @@ def test_arity_is_checked():
 def test_a_missing_package_is_named(monkeypatch, package, oracle):
     monkeypatch.setitem(sys.modules, package, None)
     ziv._mp_context.cache_clear()
-    with pytest.raises(rounding.OracleMissingError, match=f"pip install {package}"):
+    with pytest.raises(errors.PackageMissingError, match=f"pip install {package}"):
         correctly_rounded(np.ones(1, np.float32) / 3, function="exp", oracle=oracle)

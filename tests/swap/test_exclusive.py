@@ -14,7 +14,7 @@ import torch
 
 from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
-from pytest_udftorch.errors import ExclusiveTimeoutError, ObserverBuildError, SessionStateError
+from pytest_udftorch.errors import ExclusiveTimeoutError, NativeError, SessionStateError
 from pytest_udftorch.swap.session import exclusive
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.exclusive import TIMEOUT, gate
@@ -323,7 +323,7 @@ def test_a_gate_that_does_not_compile_says_why(libraries, tmp_path, monkeypatch)
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(exclusive, "_native", exclusive._native.__wrapped__)
     monkeypatch.setattr(torch_part, "native_file", lambda _: broken)
-    with pytest.raises(ObserverBuildError, match="no/such/header"):
+    with pytest.raises(NativeError, match="no/such/header"):
         patched(libraries[0], exclusive=True).__enter__()
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from pytest_udftorch import patched
 from pytest_udftorch.errors import (
-    ObserverBuildError,
+    NativeError,
     ProfileBusyError,
     ProfileDepthError,
     SessionStateError,
@@ -858,7 +858,7 @@ def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypat
         torch_part, "native_file", lambda name: broken if name == "observer.cpp" else stock(name)
     )
     with (
-        pytest.raises(ObserverBuildError, match="no/such/header"),
+        pytest.raises(NativeError, match="no/such/header"),
         patched(library, ("exp",), profile=True),
     ):
         pass

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import PackageMissingError, UdfError, UnknownFunctionError, nearest
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import (
     Encodings,
@@ -36,7 +36,7 @@ from pytest_udftorch.prove.exact.formats import (
     encodings,
     is_nan,
 )
-from pytest_udftorch.prove.exact.ziv import OracleMissingError, mpmath_rounded
+from pytest_udftorch.prove.exact.ziv import mpmath_rounded
 from pytest_udftorch.swap.library.symbols import COMPOSITES, KNOWN
 
 Oracle: TypeAlias = Literal["mpfr", "mpmath"]
@@ -47,10 +47,6 @@ GUARD_BITS: Final = 100
 
 class NothingToCheckError(UdfError):
     """An assertion got no elements, so it could not fail."""
-
-
-class UnknownOracleFunctionError(UdfError):
-    """No oracle knows the function."""
 
 
 def _pair(a: object, b: object, what: str) -> tuple[Encodings, Encodings, Format]:
@@ -103,7 +99,7 @@ def _gmpy2() -> Any:
     try:
         import gmpy2
     except ImportError as error:
-        raise OracleMissingError(
+        raise PackageMissingError(
             "The MPFR oracle needs gmpy2, which is not installed: pip install gmpy2."
         ) from error
     return gmpy2
@@ -174,7 +170,7 @@ def _composite_rounded(function: str, args: Encodings, fmt: Format, narrow: Any)
 def _arguments(inputs: object, function: str) -> tuple[list[Encodings], Format]:
     """Return flat encodings of each argument; check arity, dtypes and shapes."""
     if function not in KNOWN:
-        raise UnknownOracleFunctionError(
+        raise UnknownFunctionError(
             f"No oracle for the function {function!r}. {nearest(function, KNOWN)}"
         )
     arity = KNOWN[function].arity
@@ -205,9 +201,9 @@ def correctly_rounded(inputs: object, *, function: str, oracle: Oracle = "mpfr")
         Unsigned integers of the format's width in the shape of the inputs; NaNs canonical.
 
     Raises:
-        UnknownOracleFunctionError: no oracle for ``function``.
+        UnknownFunctionError: no oracle for ``function``.
         MismatchError: wrong number of arguments, or different dtypes or shapes.
-        OracleMissingError: gmpy2 or mpmath is not installed.
+        PackageMissingError: gmpy2 or mpmath is not installed.
     """
     flat, fmt = _arguments(inputs, function)
     first = inputs[0] if isinstance(inputs, tuple) else inputs

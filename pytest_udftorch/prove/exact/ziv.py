@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PackageMissingError, UdfError
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import Encodings, Format, decode, encode
 from pytest_udftorch.swap.library.symbols import COMPOSITES
@@ -23,10 +23,6 @@ from pytest_udftorch.swap.library.symbols import COMPOSITES
 #: The loop gives up here; no elementary function of a 64-bit format needs a tenth of it
 #: unless the input is a tie that ``_is_tie`` fails to recognise.
 MAX_PRECISION: Final = 20000
-
-
-class OracleMissingError(UdfError):
-    """The Python package behind an oracle is not installed."""
 
 
 class UndecidedError(UdfError):
@@ -38,7 +34,7 @@ def _mp_context() -> Any:
     try:
         import mpmath
     except ImportError as error:
-        raise OracleMissingError(
+        raise PackageMissingError(
             "The mpmath oracle needs mpmath, which is not installed: pip install mpmath."
         ) from error
     return mpmath.MPContext()
@@ -272,7 +268,7 @@ def mpmath_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Enc
     """Return the correctly rounded results of flat encodings; NaNs canonical.
 
     Raises:
-        OracleMissingError: mpmath is not installed.
+        PackageMissingError: mpmath is not installed.
         UndecidedError: the highest precision does not decide.
     """
     rows = zip(*(decode(a, fmt).tolist() for a in args), strict=True)

@@ -87,7 +87,7 @@ def run_chunk(schedule: Schedule, index: int) -> ChunkResult:
 
     Raises:
         WorkerError: a file of the schedule is not here.
-        ReferenceBuildError: this processor cannot run the form.
+        NativeError: this processor cannot run the form.
     """
     if schedule.candidate.dtype in SIXTEEN_BITS:
         return _run_sixteen_bits(schedule)

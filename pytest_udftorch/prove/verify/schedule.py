@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PackageMissingError, UdfError
 from pytest_udftorch.prove.verify.candidate import (
     OPERATOR,
     SIXTEEN_BITS,
@@ -25,12 +25,7 @@ from pytest_udftorch.prove.verify.candidate_search import (
     find_candidate,
 )
 from pytest_udftorch.prove.verify.certificate import IDENTITY, MAY_HAVE, MODES, RUN_KEY, SUBJECT
-from pytest_udftorch.prove.verify.reference.checker import (
-    ReferenceMissingError,
-    checker_file,
-    llvmlibc,
-    load_checker,
-)
+from pytest_udftorch.prove.verify.reference.checker import checker_file, llvmlibc, load_checker
 from pytest_udftorch.swap.library.symbols import COMPOSITES
 
 #: The C library's double results are trusted to this many bits. Their largest known errors
@@ -137,7 +132,7 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
     Raises:
         ScheduleError: garbage lanes without vectors, an input among easy ones where the form takes
             one at a time or the fast path finds them hard, or a 16-bit function of two arguments.
-        ReferenceMissingError: the reference, or a package that it needs, is not installed, or
+        PackageMissingError: the reference, or a package that it needs, is not installed, or
             it does not have the function.
         The errors of ``find_candidate``.
     """
@@ -220,7 +215,7 @@ def _choose_reference(reference: Reference, function: str) -> tuple[str, str]:
         if function in libc.functions:
             return "llvmlibc", f"LLVM-libc {libc.version}; "
         if reference == "llvmlibc":
-            raise ReferenceMissingError(
+            raise PackageMissingError(
                 f"LLVM-libc {libc.version} has no correctly rounded {function}. Choose "
                 "--reference libm (the double-precision C library with a rounding test, and MPFR "
                 "where that leaves doubt) or mpfr (slow)."

@@ -139,7 +139,7 @@ class Collector:
 
         Raises:
             ProfileBusyError: another collector of this process is active.
-            ObserverBuildError: the observer of libtorch cannot be compiled.
+            NativeError: the observer of libtorch cannot be compiled.
             ProfileFileError, ProfileFileBusyError, ProfileFileExistsError: see ProfileWriter.
         """
         active.claim(self)

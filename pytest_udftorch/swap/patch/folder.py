@@ -141,7 +141,7 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
         out: the folder to make; it may exist if it is empty.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError: see ``find_library``.
+        UnknownLibraryError, LibraryError, UnknownFunctionError: see ``find_library``.
         PatchLibraryError: the library, or the selection, holds no functions.
         PatchFolderError: ``out`` cannot be the folder of a patch.
         TorchNotFoundError: there is no torch to patch.

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import ExclusiveTimeoutError, ObserverBuildError, SessionStateError
+from pytest_udftorch.errors import ExclusiveTimeoutError, NativeError, SessionStateError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
@@ -95,8 +95,8 @@ class _Native:
         return list(found[: min(64, self._in_the_way(found, 64))])
 
 
-def _failed(version: str, message: str) -> ObserverBuildError:
-    return ObserverBuildError(
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
         f"The gate of exclusive sessions does not compile against torch {version}. The compiler "
         f"says:\n{message}\n{HEADERS_NEEDED}"
     )
@@ -148,8 +148,8 @@ class Gate:
             holder: an object with the attribute ``is_open``.
 
         Raises:
-            ObserverBuildError: the gate cannot be compiled, or torch or the system refuse it.
-            CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
+            NativeError: the gate cannot be compiled, or torch or the system refuse it.
+            CompilerNotFoundError: there is no usable clang.
             CacheError: the cache folder cannot be written.
             SessionStateError: the time to wait is not a number.
         """
@@ -161,7 +161,7 @@ class Gate:
         if len(self._holders) == 1 and (refused := native.start()):
             self._holders.remove(holder)
             reason = "torch accepts no callback" if refused == -1 else "no real-time signal is free"
-            raise ObserverBuildError(
+            raise NativeError(
                 f"A session cannot be exclusive in this process: {reason}. Open it without "
                 "exclusive=True."
             )

@@ -163,7 +163,7 @@ class Session(Showable):
 
         Raises:
             SessionStateError: the session was entered before.
-            SymbolsMissingError: libtorch calls none of a function's symbols.
+            UnknownFunctionError: libtorch calls none of a function's symbols.
             CpuLevelError: torch calls vector forms wider than the build has.
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
@@ -173,8 +173,8 @@ class Session(Showable):
             ExclusiveTimeoutError: this session or an open one is exclusive, and another thread
                 does not leave its operator.
             ProfileBusyError: another profiled session is open in this process.
-            ObserverBuildError: what profiled sessions need does not compile.
-            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
+            NativeError: what profiled sessions need does not compile.
+            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SourceError,
             OperatorRecursionError, OperatorResultError: a UDF at operator level cannot stand in
             for its operator; see ``operator_udfs``.
         """
@@ -377,7 +377,7 @@ class Session(Showable):
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
-                    raise errors.SymbolsMissingError(
+                    raise errors.UnknownFunctionError(
                         f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
                         "a symbol that can be rebound; torch "
                         f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
@@ -642,9 +642,8 @@ def patched(
         library is compiled, unless a build of the same content is in the cache.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError, CompositesMissingError, SessionStateError: raised at once. Errors of
-            building and binding are raised on entry.
+        UnknownLibraryError, LibraryError, UnknownFunctionError, ProfileDepthError, CudaFormError,
+            SessionStateError: raised at once. Errors of building and binding are raised on entry.
     """
     if ranks not in process_group.RANKS:
         known = ", ".join(map(repr, process_group.RANKS))
@@ -673,20 +672,20 @@ def whole_functions(library: UdfLibrary) -> UdfLibrary | None:
     """Return the library of the activations that belong to one; None for the stock library.
 
     Raises:
-        CompositesMissingError: there is none, or it has other functions.
+        LibraryError: there is none, or it has other functions.
         The errors of ``find_library``.
     """
     if library.stock:
         return None
     if library.composites is None:
-        raise errors.CompositesMissingError(
+        raise errors.LibraryError(
             f"UDF library {library.name!r} has no composites. Leave out composites=True, or let "
             "composites in [library] of its udf.toml name the folder of a library that has them: "
             f"{', '.join(COMPOSITES)}."
         )
     whole = find_library(library.composites)
     if others := [name for name in whole.names if name not in COMPOSITES]:
-        raise errors.CompositesMissingError(
+        raise errors.LibraryError(
             f"UDF library {library.name!r} names {whole.folder} for its composites, which has "
             f"{others[0]!r}. Only these can be there: {', '.join(COMPOSITES)}."
         )
