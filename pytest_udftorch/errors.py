@@ -73,12 +73,8 @@ class PrivateNameError(UdfError):
     """The installed torch or Triton lacks a private name that this package needs."""
 
 
-class SwapReachedNothingError(UdfError):
-    """The slots were rebound, but a torch operator did not go through them."""
-
-
-class SwapMismatchError(UdfError):
-    """An operator went through a rebound slot, but its result is not the UDF's."""
+class SwapError(UdfError):
+    """No torch operator went through a rebound slot, or its result is not the UDF's."""
 
 
 class RestoreError(UdfError):
@@ -86,71 +82,27 @@ class RestoreError(UdfError):
 
 
 class SessionStateError(UdfError):
-    """A session was entered twice, or used while it is not open."""
+    """A session, or what belongs to one, was used while it is not open."""
 
 
 class RanksDifferError(UdfError):
     """A rank of the process group has other sessions than the others, or none."""
 
 
-class ExclusiveTimeoutError(UdfError):
-    """A thread did not leave its operator while an exclusive session waited to switch."""
+class SessionBusyError(UdfError):
+    """The functions cannot change now: a thread, a session or a CUDA graph is in the way."""
 
 
-class CompiledElsewhereError(UdfError):
-    """A compiled model is called under functions other than those it was compiled with."""
+class OperatorError(UdfError):
+    """An operator cannot be replaced, or a UDF at operator level fails or calls itself."""
 
 
-class CompileRunningError(UdfError):
-    """The functions cannot change while another thread is running torch.compile."""
-
-
-class CudaGraphCaptureError(UdfError):
-    """A session was opened while a CUDA graph is being captured."""
-
-
-class UnknownOperatorError(UdfError):
-    """torch's dispatcher has no operator or overload of the UDF's name."""
-
-
-class DispatchKeyError(UdfError):
-    """A dispatch key does not exist, is not a backend, or has no device on this machine."""
-
-
-class CompositeOperatorError(UdfError):
-    """torch computes an operator and its gradient through other operators."""
-
-
-class OperatorRecursionError(UdfError):
-    """A UDF at operator level calls the operator that it replaces."""
-
-
-class OperatorResultError(UdfError):
-    """A UDF at operator level fails, or its result is unlike the stock kernel's."""
-
-
-class OperatorStateError(UdfError):
-    """The stock kernel was requested outside a UDF at operator level."""
-
-
-class PatchFolderError(UdfError):
-    """A folder cannot take a patched libtorch, or does not hold one."""
-
-
-class PatchLibraryError(UdfError):
-    """A UDF library has nothing that a patched libtorch can hold."""
-
-
-class PatchCheckError(UdfError):
-    """A fresh process on a patched libtorch does not compute the library's bits."""
+class PatchError(UdfError):
+    """A patched libtorch cannot be made or found, or does not compute the library's bits."""
 
 
 class ProfileDepthError(UdfError):
     """The requested depth or stride of a profile does not exist."""
-
-
-class ProfileBusyError(UdfError):
-    """A second profiled session was opened while one is open in this process."""
 
 
 class ProfileFileError(UdfError):

@@ -20,8 +20,8 @@ from torch import nn
 from pytest_udftorch import patched
 from pytest_udftorch.errors import (
     NativeError,
-    ProfileBusyError,
     ProfileDepthError,
+    SessionBusyError,
     SessionStateError,
 )
 from pytest_udftorch.swap.counting import collection as collect
@@ -779,7 +779,7 @@ def test_watching_the_stock_functions_compiles_nothing_again():
 def test_one_profiled_session_at_a_time(library):
     with patched(library, ("exp",), profile=True) as outer:
         with (
-            pytest.raises(ProfileBusyError, match="open in this process"),
+            pytest.raises(SessionBusyError, match="open in this process"),
             patched("std", profile=True),
         ):
             pass

@@ -138,7 +138,7 @@ class Collector:
             slots: those through which libtorch calls GOMP_parallel.
 
         Raises:
-            ProfileBusyError: another collector of this process is active.
+            SessionBusyError: another collector of this process is active.
             NativeError: the observer of libtorch cannot be compiled.
             ProfileFileError, ProfileFileBusyError, ProfileFileExistsError: see ProfileWriter.
         """

@@ -389,10 +389,9 @@ def prepare(
             :attr:`Prepared.operators`.
 
     Raises:
-        UnknownOperatorError: torch has no such operator or overload.
-        DispatchKeyError: there is no such dispatch key, or this machine has no device of any that
-            is named.
-        CompositeOperatorError: torch computes the operator by calling others.
+        OperatorError: torch has no such operator or overload; there is no such dispatch key, or
+            this machine has no device of any that is named; torch computes the operator by calling
+            others.
         SourceError: a function is missing, or its type does not fit torch's schema; a Python file
             cannot be imported.
         SourceError, CompilerNotFoundError: a source cannot be compiled.
@@ -419,7 +418,7 @@ def prepare(
         parts.append(f"{udf} {function.build_id}")
     if missing and not found:
         udf = missing[0]
-        raise errors.DispatchKeyError(
+        raise errors.OperatorError(
             f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
             "the UDF could not be reached. Leave it out with functions=(...) or "
             "--udf-functions, or give it a dispatch key of this machine."
@@ -448,7 +447,7 @@ def prepare(
 def _check_name(name: str) -> None:
     known = schemas.overloads(name)
     if known and name not in known:  # a name without an overload
-        raise errors.UnknownOperatorError(
+        raise errors.OperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
         )

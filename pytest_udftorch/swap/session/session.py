@@ -165,18 +165,15 @@ class Session(Showable):
             SessionStateError: the session was entered before.
             UnknownFunctionError: libtorch calls none of a function's symbols.
             CpuLevelError: torch calls vector forms wider than the build has.
-            SwapReachedNothingError: an operator did not go through the rebound slots.
-            SwapMismatchError: it did, but the result is not the UDF's.
+            SwapError: an operator did not go through the rebound slots; it did, but the result is
+                not the UDF's.
             RanksDifferError: with ``ranks="error"``, another rank has no such session.
-            CompileRunningError: torch.compile is running in another thread.
-            CudaGraphCaptureError: this thread is capturing a CUDA graph.
-            ExclusiveTimeoutError: this session or an open one is exclusive, and another thread
-                does not leave its operator.
-            ProfileBusyError: another profiled session is open in this process.
+            SessionBusyError: torch.compile is running in another thread; this thread is capturing a
+                CUDA graph; this session or an open one is exclusive, and another thread does not
+                leave its operator; another profiled session is open in this process.
             NativeError: what profiled sessions need does not compile.
-            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SourceError,
-            OperatorRecursionError, OperatorResultError: a UDF at operator level cannot stand in
-            for its operator; see ``operator_udfs``.
+            OperatorError, SourceError: a UDF at operator level cannot stand in for its operator;
+                see ``operator_udfs``.
         """
         if self._state != "new":
             raise errors.SessionStateError(
@@ -479,14 +476,14 @@ class Session(Showable):
                 with whole_operators.watching() as seen:
                     mismatch = canary.mismatch(torch, build, function, "float32", operator)
                 if function not in seen:
-                    raise errors.SwapReachedNothingError(
+                    raise errors.SwapError(
                         f"{overload} did not compute {function!r}, so the composites of "
                         f"{build.library.name!r} would not be used. Everything was restored. "
                         "Something else has overridden the operator: open the session before it, "
                         "or leave out composites=True."
                     )
                 if mismatch:
-                    raise errors.SwapMismatchError(
+                    raise errors.SwapError(
                         f"{overload} computed {function!r}, but {mismatch} Everything was "
                         f"restored. The forms of {build.library.name!r} disagree with each other, "
                         "or torch adds a step of its own."
@@ -497,14 +494,14 @@ class Session(Showable):
         self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
     ) -> None:
         if not calls:
-            raise errors.SwapReachedNothingError(
+            raise errors.SwapError(
                 f"torch.{function} on {dtype} did not call any rebound symbol "
                 f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
                 "used. Everything was restored. This torch reaches the function in another way: "
                 "leave the function out, and report torch's version."
             )
         if mismatch:
-            raise errors.SwapMismatchError(
+            raise errors.SwapError(
                 f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
                 f"Everything was restored. The forms of {self.library.name!r} disagree with "
                 "each other, or torch adds a step of its own."
