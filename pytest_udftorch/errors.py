@@ -101,44 +101,12 @@ class PatchError(UdfError):
     """A patched libtorch cannot be made or found, or does not compute the library's bits."""
 
 
-class ProfileDepthError(UdfError):
-    """The requested depth or stride of a profile does not exist."""
+class ProfileError(UdfError):
+    """A profile cannot be taken as asked for, or profiles cannot be added up."""
 
 
 class ProfileFileError(UdfError):
-    """A profile cannot be created or read: check the folder, the permissions and the disk."""
-
-
-class ProfileFileBusyError(UdfError):
-    """Another session is writing to the file named for a profile."""
-
-
-class ProfileFileExistsError(UdfError):
-    """The file named for a new profile holds an earlier one."""
-
-
-class ProfileFormatError(UdfError):
-    """A file is not a profile, or its header is incomplete."""
-
-
-class ProfileVersionError(UdfError):
-    """A profile was written by a newer version of this package."""
-
-
-class ProfileDamagedError(UdfError):
-    """The header or a record of a profile does not have the checksum that it states."""
-
-
-class ProfileMismatchError(UdfError):
-    """Profiles that do not belong together cannot be merged."""
-
-
-class RunsDifferError(UdfError):
-    """Profiles of several runs were to be added up, which nobody asked for."""
-
-
-class BaselineError(UdfError):
-    """A baseline cannot be read or written, or a file is none."""
+    """A profile's file cannot be created or read, is in use, or is none."""
 
 
 class GoldenError(UdfError):
@@ -150,11 +118,7 @@ class GoldenMismatchError(UdfError, AssertionError):
 
 
 class CompareError(UdfError):
-    """Files cannot be compared with each other."""
-
-
-class CompareLimitError(UdfError):
-    """A limit on changes is not one, or nothing is there that it could bound."""
+    """Files cannot be compared with each other, or not within the limits asked for."""
 
 
 class NoProfileError(UdfError):
@@ -166,7 +130,7 @@ class PackageMissingError(UdfError):
 
 
 class CoverageError(UdfError):
-    """There is no run whose coverage could be counted, or it cannot be stored."""
+    """There is no run whose coverage could be counted, or it cannot be stored or read."""
 
 
 class DiffSideError(UdfError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         training_step,
     )
     from pytest_udftorch.swap.reach.evaluations import Evaluations, evaluations
-    from pytest_udftorch.swap.reach.table import ReachError, load, markdown
+    from pytest_udftorch.swap.reach.table import load, markdown
     from pytest_udftorch.swap.toolchain.compiler import Compiler, find_compiler
     from pytest_udftorch.swap.toolchain.cross import cross_library
 
@@ -27,7 +27,6 @@ __all__ = [
     "Coverage",
     "CoverageRow",
     "Evaluations",
-    "ReachError",
     "coverage",
     "cross_library",
     "evaluations",
@@ -47,7 +46,6 @@ __getattr__ = names_from(
         "CoverageRow": "swap.reach.coverage",
         "Evaluations": "swap.reach.evaluations",
         "FUNCTIONS": "swap.library.symbols",
-        "ReachError": "swap.reach.table",
         "coverage": "swap.reach.coverage",
         "cross_library": "swap.toolchain.cross",
         "evaluations": "swap.reach.evaluations",

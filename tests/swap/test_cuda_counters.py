@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.errors import ProfileDamagedError
+from pytest_udftorch.errors import ProfileFileError
 from pytest_udftorch.swap.cuda import counters as cuda_counters
 from pytest_udftorch.swap.cuda.counters import CounterRow, Counters, counters
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -432,7 +432,7 @@ def test_a_device_that_nobody_knows_is_damage(tmp_path):
     path = tmp_path / "profiled-x.bin"
     with record.ProfileWriter(path, strings, {"library": "corem"}) as writer:
         writer.cells(cells)
-    with pytest.raises(ProfileDamagedError, match="device 2 is unknown"):
+    with pytest.raises(ProfileFileError, match="device 2 is unknown"):
         record.read(path)
 
 

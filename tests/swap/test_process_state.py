@@ -88,7 +88,7 @@ def test_sessions_traces_profiles_and_overrides_in_any_order(shifted, as_before,
             kind = choose.choice(sorted(kinds))
             scope = kinds[kind]()
             if kind in ("profile", "events") and forks.active.collector is not None:
-                with pytest.raises(SessionBusyError):
+                with pytest.raises(SessionBusyError, match="open in this process"):
                     scope.__enter__()
             else:
                 scope.__enter__()

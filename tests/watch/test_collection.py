@@ -20,7 +20,7 @@ from torch import nn
 from pytest_udftorch import patched
 from pytest_udftorch.errors import (
     NativeError,
-    ProfileDepthError,
+    ProfileError,
     SessionBusyError,
     SessionStateError,
 )
@@ -828,14 +828,14 @@ def test_a_layer_has_one_name_however_many_models_are_alive(library):
 
 @pytest.mark.parametrize("bad", ["deep", "", 3])
 def test_a_depth_that_does_not_exist(library, bad):
-    with pytest.raises(ProfileDepthError, match="counters"):
+    with pytest.raises(ProfileError, match="counters"):
         patched(library, profile=bad)
 
 
 def test_a_stride_that_does_not_exist(library):
-    with pytest.raises(ProfileDepthError, match="power of two"):
+    with pytest.raises(ProfileError, match="power of two"):
         patched(library, profile=True, profile_stride=3)
-    with pytest.raises(ProfileDepthError, match="profile=True"):
+    with pytest.raises(ProfileError, match="profile=True"):
         patched(library, profile_stride=4)
 
 

@@ -18,11 +18,8 @@ from pytest_udftorch.base.units import share_text, time_text, value_text
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
+    ProfileError,
     ProfileFileError,
-    ProfileFileExistsError,
-    ProfileFormatError,
-    ProfileMismatchError,
-    RunsDifferError,
 )
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
@@ -145,7 +142,7 @@ def test_merging_changes_nothing_of_the_parts(one):
 def test_merge_refuses_what_does_not_belong_together(one, recorder):
     for key in IDENTITY:
         other = from_recorder(recorder, **{key: "other"})
-        with pytest.raises(ProfileMismatchError, match=rf"differ in {key} \("):
+        with pytest.raises(ProfileError, match=rf"differ in {key} \("):
             merge([one, other])
     with pytest.raises(NoProfileError):
         merge([])
@@ -272,7 +269,7 @@ def test_save_and_load(one, tmp_path):
     back = Profile.load(tmp_path / "p.bin")
     assert back.to_dict() == one.to_dict()
     assert back.to_pandas("events").equals(one.to_pandas("events"))
-    with pytest.raises(ProfileFileExistsError):
+    with pytest.raises(ProfileFileError, match="holds an earlier profile"):
         one.save(tmp_path / "p.bin")
 
 
@@ -315,7 +312,7 @@ def test_no_profile(tmp_path):
 
 def test_a_header_of_someone_else(tmp_path):
     (tmp_path / "p.bin").write_bytes(record._header({"library": "x"}))
-    with pytest.raises(ProfileFormatError, match="lacks the clocks"):
+    with pytest.raises(ProfileFileError, match="lacks the clocks"):
         Profile.load(tmp_path / "p.bin")
 
 
@@ -326,10 +323,10 @@ def test_load_all_keeps_libraries_apart(recorder, tmp_path):
     std, corem = load_all([tmp_path / "a", tmp_path / "b"])
     assert (std.label, corem.label) == ("std", "corem")
     assert corem.rows()[0].elements == 2 * std.rows()[0].elements
-    with pytest.raises(ProfileMismatchError, match=r"library \('corem' and 'std'\)"):
+    with pytest.raises(ProfileError, match=r"library \('corem' and 'std'\)"):
         Profile.load(tmp_path / "a")
     recorder.write(tmp_path / "c" / "profiled-1.bin", META | {"build_id": "other"})
-    with pytest.raises(ProfileMismatchError, match="differ in build_id"):
+    with pytest.raises(ProfileError, match="differ in build_id"):
         load_all([tmp_path / "a", tmp_path / "c"])
 
 
@@ -411,7 +408,7 @@ def test_a_trace_needs_events(recorder, tmp_path):
 @pytest.mark.parametrize("content", ["[]", "{", '{"traceEvents": []}'])
 def test_something_else_as_torchs_trace(one, tmp_path, content):
     (tmp_path / "torch.json").write_text(content)
-    with pytest.raises(ProfileFormatError, match="is not a trace of torch"):
+    with pytest.raises(ProfileFileError, match="is not a trace of torch"):
         one.to_trace(tmp_path / "t.json", tmp_path / "torch.json")
     with pytest.raises(ProfileFileError, match="Cannot read"):
         one.to_trace(tmp_path / "t.json", tmp_path / "none.json")
@@ -482,7 +479,7 @@ def test_profiles_of_two_runs_are_added_up_only_if_asked(recorder, tmp_path, cap
     write_run(tmp_path / "profiled-3.bin", recorder, at(200))
     says = r"2 runs under corem.*01:40 UTC: \S+-1.bin, \S+-2.bin; .*03:20 UTC: \S+-3.bin\)"
     for load in (lambda: Profile.load(tmp_path), lambda: load_all([tmp_path])):
-        with pytest.raises(RunsDifferError, match=says):
+        with pytest.raises(ProfileError, match=says):
             load()
     assert 2 * Profile.load(tmp_path, add_runs=True).rows()[0].elements == 3 * one
     assert cli.main(["report", str(tmp_path)]) == cli.MISUSE
@@ -494,7 +491,7 @@ def test_a_process_that_was_killed_lived_until_it_last_wrote(recorder, tmp_path)
     write_run(tmp_path / "profiled-1.bin", recorder, at(100))
     data = (tmp_path / "profiled-1.bin").read_bytes()
     write_run(tmp_path / "profiled-2.bin", recorder, at(107))
-    with pytest.raises(RunsDifferError):
+    with pytest.raises(ProfileError, match="of 2 runs"):
         load_all([tmp_path])
     mark = data.rindex(b'{"wall_ns"') - 16
     (tmp_path / "profiled-1.bin").write_bytes(data[:mark])

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import ProfileDepthError, RestoreError, UdfError, nearest
+from pytest_udftorch.errors import ProfileError, RestoreError, UdfError, nearest
 from pytest_udftorch.swap.counting.counters import Counting
 from pytest_udftorch.swap.counting.forks import Spool, active
 from pytest_udftorch.swap.counting.modules import ModuleNames
@@ -55,12 +55,12 @@ def depth_of(profile: bool | str) -> str:
     """Return the depth that ``profile=`` asks for.
 
     Raises:
-        ProfileDepthError: there is no such depth.
+        ProfileError: there is no such depth.
     """
     if profile is True:
         return DEPTHS[0]
     if not isinstance(profile, str) or profile not in DEPTHS:
-        raise ProfileDepthError(
+        raise ProfileError(
             f"There is no depth {profile!r} of profiling. {nearest(str(profile), DEPTHS)} "
             "True stands for 'counters'."
         )
@@ -71,10 +71,10 @@ def check_stride(stride: int) -> int:
     """Return the stride if it is valid.
 
     Raises:
-        ProfileDepthError: it is not a power of two from 1 to 65536.
+        ProfileError: it is not a power of two from 1 to 65536.
     """
     if not isinstance(stride, int) or not 1 <= stride <= 1 << 16 or stride & (stride - 1):
-        raise ProfileDepthError(
+        raise ProfileError(
             f"The stride {stride!r} of the histograms is not a power of two from 1 to 65536. 1 "
             "takes every value and costs most."
         )
@@ -140,7 +140,7 @@ class Collector:
         Raises:
             SessionBusyError: another collector of this process is active.
             NativeError: the observer of libtorch cannot be compiled.
-            ProfileFileError, ProfileFileBusyError, ProfileFileExistsError: see ProfileWriter.
+            ProfileFileError: see ProfileWriter.
         """
         active.claim(self)
         try:

@@ -396,7 +396,7 @@ def prepare(
             cannot be imported.
         SourceError, CompilerNotFoundError: a source cannot be compiled.
         CacheError: the cache folder cannot be written.
-        ProfileDepthError: a profile has no room for so many overloads.
+        ProfileError: a profile has no room for so many overloads.
     """
     if not names:
         return Prepared()
@@ -435,7 +435,7 @@ def prepare(
     made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
     if profiled:
         if len(made.operators) > OPERATOR_UDFS:
-            raise errors.ProfileDepthError(
+            raise errors.ProfileError(
                 f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
                 f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
             )

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import CoverageError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
 from pytest_udftorch.swap.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
@@ -78,10 +78,6 @@ class ReachRow:
     changed: dict[str, list[int]] = field(default_factory=dict)
     canary: list[int] | None = None
     reason: str = ""
-
-
-class ReachError(UdfError):
-    """An operator is unknown or not repeatable, or a stored table cannot be read or written."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -256,7 +252,7 @@ def _examine(
     with trace() as symbols:
         again = run()
     if stock.isnan().any() or bool(_differs(stock, again).any()):
-        raise ReachError(
+        raise CoverageError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
             "a difference would tell nothing. Change its domain in reach/operators.py."
         )
@@ -403,7 +399,7 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
             (``torch.softmax``) for all of their operators; by default all.
 
     Raises:
-        ReachError: a name is unknown.
+        CoverageError: a name is unknown.
     """
     from pytest_udftorch.swap.reach.operators import OPERATORS
 
@@ -412,7 +408,7 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
     for name in only:
         found = {name} & known.keys() or {n for n in known if _function(n) == _function(name)}
         if not found:
-            raise ReachError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
+            raise CoverageError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
         chosen |= found
     for op in known.values():
         if only and op.name not in chosen:
@@ -435,11 +431,11 @@ def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]
         store: a file to save the rows in.
 
     Raises:
-        ReachError: an operator is unknown or not repeatable, or the file cannot be written.
+        CoverageError: an operator is unknown or not repeatable, or the file cannot be written.
         UdfError: as from building and opening a session.
     """
     if store and not store.parent.is_dir():
-        raise ReachError(f"No folder {store.parent} to store the reach table in. Make it.")
+        raise CoverageError(f"No folder {store.parent} to store the reach table in. Make it.")
     chosen = list(cases(only))
     with tempfile.TemporaryDirectory() as scratch:
         probes = {
@@ -460,7 +456,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     """Write rows and environment as JSON, one row per line.
 
     Raises:
-        ReachError: the file cannot be written.
+        CoverageError: the file cannot be written.
     """
     head = {"format": FORMAT, "command": "udftorch reach --store FILE", "environment": describe()}
     slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
@@ -469,7 +465,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     try:
         whole_file.write(path, text)
     except OSError as error:
-        raise ReachError(
+        raise CoverageError(
             f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
             "folder that exists and can be written."
         ) from error
@@ -479,7 +475,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     """Read what :func:`save` wrote: the environment it was made in, and the rows.
 
     Raises:
-        ReachError: the file is missing, is not JSON, or has another format.
+        CoverageError: the file is missing, is not JSON, or has another format.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -488,7 +484,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
         environment = dict(document["environment"])
         rows = [ReachRow(**row) for row in document["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReachError(
+        raise CoverageError(
             f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_udftorch.base.notebook import Showable, Shown
 from pytest_udftorch.base.plain_data import shown
-from pytest_udftorch.errors import NoProfileError, ProfileFormatError, ProfileMismatchError, nearest
+from pytest_udftorch.errors import NoProfileError, ProfileError, ProfileFileError, nearest
 from pytest_udftorch.swap.records import export, layout, runs
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.layout import DEVICES, Records, Renamer, StringTable
@@ -111,10 +111,9 @@ class Profile(Showable):
 
         Raises:
             NoProfileError: a folder without a profile, or no such scope.
-            RunsDifferError: the folder holds several runs, and ``add_runs`` is not set.
-            ProfileMismatchError: they are of different libraries, builds or depths.
-            ProfileFileError, ProfileFormatError, ProfileVersionError, ProfileDamagedError:
-                as from :func:`pytest_udftorch.watch.read`.
+            ProfileError: the folder holds several runs, and ``add_runs`` is not set; they are of
+                different libraries, builds or depths.
+            ProfileFileError: as from :func:`pytest_udftorch.watch.read`.
         """
         files = _distinct(_read_all(Path(path)))
         if not add_runs:
@@ -273,7 +272,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 
     Raises:
         NoProfileError: there is none.
-        ProfileMismatchError: they are of different libraries, builds, depths or strides.
+        ProfileError: they are of different libraries, builds, depths or strides.
     """
     given = list(profiles)
     if not given:
@@ -283,7 +282,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         for key in IDENTITY:
             mine, theirs = first.meta.get(key), other.meta.get(key)
             if mine != theirs:
-                raise ProfileMismatchError(
+                raise ProfileError(
                     f"Profiles that differ in {key} ({mine!r} and {theirs!r}) cannot be added "
                     f"up: the first is {first.title()}, another {other.title()}. Put them into "
                     "separate folders and load each by itself."
@@ -331,7 +330,7 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     """Return one profile for each library, ``std`` first: others are compared with it.
 
     Raises:
-        ProfileMismatchError: two of one library are of different builds or depths.
+        ProfileError: two of one library are of different builds or depths.
     """
     groups: dict[str, list[Profile]] = {}
     for profile in profiles:
@@ -349,7 +348,7 @@ def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Pro
         add_runs: add up the profiles of several runs, too.
 
     Raises:
-        RunsDifferError: there are several runs of a library, and ``add_runs`` is not set.
+        ProfileError: there are several runs of a library, and ``add_runs`` is not set.
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
     files = _distinct([found for path in paths for found in _read_all(Path(path))])
@@ -427,7 +426,7 @@ def _notes(file: record.ProfileFile) -> list[str]:
 def _from_file(file: record.ProfileFile, notes: Sequence[str], scope: str | None = None) -> Profile:
     meta = dict(file.meta)
     if not isinstance(meta.get("clocks"), dict):
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"The header of {file.path} lacks the clocks. It was not written by this package."
         )
     walls = [int(m["wall_ns"]) for m in file.marks if "wall_ns" in m]

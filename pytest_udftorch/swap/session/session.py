@@ -639,7 +639,7 @@ def patched(
         library is compiled, unless a build of the same content is in the cache.
 
     Raises:
-        UnknownLibraryError, LibraryError, UnknownFunctionError, ProfileDepthError, CudaFormError,
+        UnknownLibraryError, LibraryError, UnknownFunctionError, ProfileError, CudaFormError,
             SessionStateError: raised at once. Errors of building and binding are raised on entry.
     """
     if ranks not in process_group.RANKS:
@@ -706,7 +706,7 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
     if profile is False:
         if out is None and stride is None:
             return None
-        raise errors.ProfileDepthError(
+        raise errors.ProfileError(
             "profile_out and profile_stride need a profile. Add profile=True."
         )
     from pytest_udftorch.swap.counting.collection import STRIDE, check_stride, depth_of
