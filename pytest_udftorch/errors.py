@@ -133,11 +133,11 @@ class CoverageError(UdfError):
     """There is no run whose coverage could be counted, or it cannot be stored or read."""
 
 
-class DiffSideError(UdfError):
-    """The text of a side of a comparison means nothing, or two sides cannot be compared."""
+class DiagnosisError(UdfError):
+    """What differs, or matters, cannot be found as asked for, or cannot be stored."""
 
 
-class DiffRunError(UdfError):
+class RunError(UdfError):
     """A run that is to be compared fails, cannot be repeated, or calls no operator.
 
     Attributes:
@@ -147,32 +147,8 @@ class DiffRunError(UdfError):
     recording: Any = None
 
 
-class DiffRecordError(UdfError):
-    """A recorded run cannot be written or read, or does not belong to what it is compared with."""
-
-
-class DiffReproducerError(UdfError):
-    """A difference cannot be written as a script, or the script cannot be stored."""
-
-
-class BlameError(UdfError):
-    """Two libraries cannot be compared by a test or metric: it fails, varies, or is the same."""
-
-
-class SensitivityError(UdfError):
-    """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
-
-
-class ToleranceError(UdfError):
-    """A search for cheaper functions cannot be done as asked for, or its metric is of no use."""
-
-
 class SummationError(UdfError):
-    """The order of an operator's additions cannot be read as it was asked for."""
-
-
-class ReplicaError(UdfError):
-    """Gradients of the parts of a batch cannot be added in the order of the contract."""
+    """An order of additions cannot be read, or followed, as it was asked for."""
 
 
 class OutsideContractError(UdfError):

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 
 
 def store(path: Path | None, document: Mapping[str, Any]) -> None:
     """Write a document as JSON if a file is named.
 
     Raises:
-        DiffReproducerError: it cannot be written.
+        DiagnosisError: it cannot be written.
     """
     from pytest_udftorch.base import whole_file
 
@@ -24,7 +24,7 @@ def store(path: Path | None, document: Mapping[str, Any]) -> None:
     try:
         whole_file.write(path, json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        raise DiffReproducerError(
+        raise DiagnosisError(
             f"What was found cannot be written to {path}: {error.strerror}. Name a file in a "
             "folder that exists and can be written."
         ) from error

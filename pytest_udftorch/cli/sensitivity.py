@@ -50,7 +50,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     from pytest_udftorch.base import whole_file
     from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
-    from pytest_udftorch.errors import SensitivityError
+    from pytest_udftorch.errors import DiagnosisError
 
     found = significant_bits(
         make=subject(options),
@@ -68,7 +68,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         try:
             whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
         except OSError as error:
-            raise SensitivityError(
+            raise DiagnosisError(
                 f"What was found cannot be written to {options.store}: {error.strerror}. Name a "
                 "file in a folder that exists and can be written."
             ) from error

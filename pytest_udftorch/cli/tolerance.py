@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """Search, store and print; fail if the answer does not hold."""
     from pytest_udftorch.base import whole_file
     from pytest_udftorch.diagnose.tolerance.ladder import LADDER, cheapest_libraries
-    from pytest_udftorch.errors import ToleranceError
+    from pytest_udftorch.errors import DiagnosisError
 
     found = cheapest_libraries(
         options.metric,
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
         except OSError as error:
-            raise ToleranceError(
+            raise DiagnosisError(
                 f"What was found cannot be written to {options.store}: {error.strerror}. Name a "
                 "file in a folder that exists and can be written."
             ) from error

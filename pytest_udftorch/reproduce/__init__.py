@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.errors import OutsideContractError, ReplicaError, SummationError
+    from pytest_udftorch.errors import OutsideContractError
     from pytest_udftorch.reproduce.order.invariance import (
         Invariance,
         assert_batch_invariant,
@@ -22,8 +22,6 @@ __all__ = [
     "Invariance",
     "Outside",
     "OutsideContractError",
-    "ReplicaError",
-    "SummationError",
     "SummationTree",
     "assert_batch_invariant",
     "assert_position_invariant",
@@ -38,8 +36,6 @@ __getattr__ = names_from(
         "Invariance": "reproduce.order.invariance",
         "Outside": "swap.contract.outside",
         "OutsideContractError": "errors",
-        "ReplicaError": "errors",
-        "SummationError": "errors",
         "SummationTree": "reproduce.order.tree",
         "assert_batch_invariant": "reproduce.order.invariance",
         "assert_position_invariant": "reproduce.order.invariance",

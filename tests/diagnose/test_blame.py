@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_udftorch import cli, patched
 from pytest_udftorch.diagnose import Unit, smallest_cause
-from pytest_udftorch.errors import BlameError, UnknownLibraryError
+from pytest_udftorch.errors import DiagnosisError, UnknownLibraryError
 from pytest_udftorch.prove.verify.line_journal import OtherRunError, UnfinishedRunError
 from pytest_udftorch.prove.verify.workers import WorkerError
 
@@ -92,9 +92,9 @@ def test_the_innocent_are_not_blamed_and_nothing_stays_patched():
     found = smallest_cause("std", "udfs/canary", lambda: (X.tanh(), X.exp())[1])
     assert {u.function for u in found.blamed} == {"exp"}
     assert torch.equal(X.exp(), before)
-    with pytest.raises(BlameError, match=r"does not differ between std .* and canary"):
+    with pytest.raises(DiagnosisError, match=r"does not differ between std .* and canary"):
         smallest_cause("std", "udfs/canary", lambda: X.relu())
-    with pytest.raises(BlameError, match="does not differ by more than 1 between"):
+    with pytest.raises(DiagnosisError, match="does not differ by more than 1 between"):
         smallest_cause("std", "udfs/canary", lambda: X.exp().sum(), by=1)
     assert torch.equal(X.exp(), before)
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_blamed_is_said():
         ("std", "udfs/canary", "model", {}, "names neither a metric nor a test"),
         ("std", "udfs/canary", "no.py:metric", {}, "There is no file no.py"),
     ):
-        with pytest.raises(BlameError, match=message):
+        with pytest.raises(DiagnosisError, match=message):
             smallest_cause(a, b, target, **options)
     with pytest.raises(UnknownLibraryError):
         smallest_cause("std", "nobody", metric)
@@ -130,7 +130,7 @@ def test_what_calls_no_operator_is_not_taken_apart():
         library.append(len(binder().owners()))
         return bool(binder().held(binder().owners()[-1]))
 
-    with pytest.raises(BlameError, match="watched operator by operator"):
+    with pytest.raises(DiagnosisError, match="watched operator by operator"):
         smallest_cause("std", "udfs/canary", outside)
 
 
@@ -188,9 +188,9 @@ def test_a_test_is_blamed_in_processes_of_its_own(folder, monkeypatch, capsys, r
         smallest_cause("std", canary, "test_it.py::test_tanh", journal="journal")
     with pytest.raises(OtherRunError, match="target"):
         smallest_cause("std", canary, "test_it.py:metric", journal="journal", resume=True)
-    with pytest.raises(BlameError, match="ran no test for"):
+    with pytest.raises(DiagnosisError, match="ran no test for"):
         smallest_cause("std", canary, "test_it.py::test_nothing", workers=1)
-    with pytest.raises(BlameError, match="0 processes run nothing"):
+    with pytest.raises(DiagnosisError, match="0 processes run nothing"):
         smallest_cause("std", canary, "test_it.py:metric", workers=0)
 
 

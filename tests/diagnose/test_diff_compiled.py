@@ -14,7 +14,7 @@ from benches.experiments import beside_others
 from pytest_udftorch.diagnose import Side, first_difference, record, save_reproducer
 from pytest_udftorch.diagnose.diff.compiler_bisection import left_to_aten, smallest
 from pytest_udftorch.diagnose.runs import record_file
-from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiagnosisError, RunError
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_tables_of_the_compiler_are_as_before_after_an_error():
 
 
 def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
-    with pytest.raises(DiffRunError, match="The run of 'backend=nowhere' failed"):
+    with pytest.raises(RunError, match="The run of 'backend=nowhere' failed"):
         first_difference("eager", "backend=nowhere", model, inputs)
-    with pytest.raises(DiffSideError, match="A row alone cannot be compared with compiled"):
+    with pytest.raises(DiagnosisError, match="A row alone cannot be compared with compiled"):
         first_difference("compiled", "row=1", model, inputs)
 
 
@@ -168,7 +168,7 @@ def test_values_of_a_kernel_prove_that_it_makes_the_difference(model, inputs, tm
     # The other way round, what the record has makes the live run end as the record did.
     turned = first_difference("compiled", f"rec:{tmp_path}", other, inputs)
     assert turned.first.proof.makes_end
-    with pytest.raises(DiffReproducerError, match="is a kernel that Inductor generated"):
+    with pytest.raises(DiagnosisError, match="is a kernel that Inductor generated"):
         save_reproducer(found, tmp_path / "script")
 
 
@@ -317,7 +317,7 @@ class Uncaptured(nn.Module):
 
 
 def test_a_run_of_which_nothing_is_captured_has_no_kernels(inputs, tmp_path):
-    with pytest.raises(DiffRunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
+    with pytest.raises(RunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
         record(tmp_path, Uncaptured().eval(), inputs, on="compiled")
     assert first_difference("eager", "backend=aot_eager", Uncaptured().eval(), inputs).equal
 
@@ -334,7 +334,7 @@ class FailingLater(nn.Module):
 
 
 def test_a_compiled_run_that_fails_leaves_its_kernels(inputs, tmp_path):
-    with pytest.raises(DiffRunError, match=r"ValueError: no \(16, 8\)\nThe 2 operators before"):
+    with pytest.raises(RunError, match=r"ValueError: no \(16, 8\)\nThe 2 operators before"):
         record(tmp_path, FailingLater().eval(), inputs, on="compiled")
     part = record_file.load(tmp_path).recording
     assert [c.operator for c in part.calls] == [

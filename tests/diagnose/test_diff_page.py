@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_udftorch.diagnose import Side, first_difference, save_page
 from pytest_udftorch.diagnose.diff.drawing import page, shade
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 
 
 class Branches(nn.Module):
@@ -109,5 +109,5 @@ def test_graph_is_in_the_document_and_odd_comparisons_have_pages(found, tmp_path
     bad = planted("aten::relu", lambda t: t * float("nan"))
     broken = first_difference("eager", bad, nn.ReLU().eval(), torch.ones(2))
     assert [shade(n) for n in broken.graph] == ["broken"]
-    with pytest.raises(DiffReproducerError, match="The page cannot be written"):
+    with pytest.raises(DiagnosisError, match="The page cannot be written"):
         save_page(found, tmp_path)

@@ -15,7 +15,7 @@ from typing import Final
 from pytest_udftorch.base import whole_file
 from pytest_udftorch.diagnose.diff.graph import Node
 from pytest_udftorch.diagnose.diff.result import Difference
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 
 _HERE: Final = Path(__file__).with_name("page")
 
@@ -33,13 +33,13 @@ def save_page(difference: Difference, path: Path) -> Path:
     """Write a comparison as a page.
 
     Raises:
-        DiffReproducerError: the file cannot be written.
+        DiagnosisError: the file cannot be written.
     """
     path = Path(path)
     try:
         whole_file.write(path, page(difference))
     except OSError as error:
-        raise DiffReproducerError(
+        raise DiagnosisError(
             f"The page cannot be written to {path}: {error.strerror}. Name a file in a folder that "
             "exists and can be written."
         ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.diagnose.runs.switch import Assignment, Site, assigned
-from pytest_udftorch.errors import ToleranceError, UdfError
+from pytest_udftorch.errors import DiagnosisError, UdfError
 
 _FORMAT: Final = "udftorch-tolerance-journal-1"
 
@@ -36,7 +36,7 @@ def measured(metric: Metric, seed: int) -> float:
     """Call a metric with seeded generators.
 
     Raises:
-        ToleranceError: it fails, or does not give one number.
+        DiagnosisError: it fails, or does not give one number.
     """
     import torch
 
@@ -47,7 +47,7 @@ def measured(metric: Metric, seed: int) -> float:
     except UdfError:
         raise
     except Exception as error:
-        raise ToleranceError(
+        raise DiagnosisError(
             f"The metric failed: {type(error).__name__}: {error}. It has to be a function without "
             "parameters that returns a number."
         ) from error
@@ -77,7 +77,7 @@ class Trials:
         about: what has to be the same if a journal is to be used again.
 
     Raises:
-        ToleranceError: the journal is there and nobody resumes it, cannot be written, or belongs
+        DiagnosisError: the journal is there and nobody resumes it, cannot be written, or belongs
             to something else.
     """
 
@@ -103,7 +103,7 @@ class Trials:
                 first, *lines = journal.read_text(encoding="utf-8").splitlines() or [""]
                 known = _row(first)
                 if known != json.loads(json.dumps(head)):
-                    raise ToleranceError(
+                    raise DiagnosisError(
                         f"{journal} belongs to another search. Name another journal, or leave out "
                         "--resume and remove it."
                     )
@@ -114,11 +114,11 @@ class Trials:
             with journal.open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head) + "\n")
         except FileExistsError:
-            raise ToleranceError(
+            raise DiagnosisError(
                 f"There is a journal {journal} already. Go on with --resume, or remove it."
             ) from None
         except OSError as error:
-            raise ToleranceError(
+            raise DiagnosisError(
                 f"The journal {journal} cannot be written: {error.strerror}. Name a file in a "
                 "folder that exists and can be written."
             ) from error
