@@ -167,6 +167,22 @@ class RuleError(UdfError):
     """A rule of rewriting is not one, or is unsound; the message names it."""
 
 
+class CertificateError(UdfError):
+    """A certificate cannot be read, written, merged or exported."""
+
+
+class CheckError(UdfError):
+    """Values cannot be checked: there are none, they do not fit, or nothing decides."""
+
+
+class JournalError(UdfError):
+    """A journal of a long run cannot be written or read, or is of another run."""
+
+
+class VerifyError(UdfError):
+    """A function cannot be verified as asked for, or a worker process failed."""
+
+
 class RanksDifferWarning(UserWarning):
     """A rank of the process group has other sessions than the others, or none."""
 

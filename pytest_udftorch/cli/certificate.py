@@ -73,7 +73,7 @@ def merge_files(options: argparse.Namespace) -> int:
 def export_files(options: argparse.Namespace) -> int:
     """Write certified functions for other tools."""
     from pytest_udftorch.base import whole_file
-    from pytest_udftorch.prove.verify.certificate import CertificateExportError
+    from pytest_udftorch.errors import CertificateError
     from pytest_udftorch.prove.verify.certificate_file import load
     from pytest_udftorch.prove.verify.export import fpcore, herbie_platform
 
@@ -94,7 +94,7 @@ def export_files(options: argparse.Namespace) -> int:
     try:
         whole_file.write(options.out, text)
     except OSError as error:
-        raise CertificateExportError(
+        raise CertificateError(
             f"{options.out} cannot be written: {error.strerror}. Name a file in a folder that "
             "exists and can be written."
         ) from error

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_udftorch.measure.planning.plans import PlanFileError, PlanMismatchError
     from pytest_udftorch.measure.planning.roofline import Ceilings, Work, bound_ns, ceilings, work
     from pytest_udftorch.measure.planning.search import OracleOptionError
-    from pytest_udftorch.measure.planning.search_record import JournalError
     from pytest_udftorch.measure.planning.sizes import BySize, Compilation, by_size
     from pytest_udftorch.measure.rewrite.backends import recording
     from pytest_udftorch.measure.rewrite.boxes import (
@@ -119,7 +118,6 @@ __all__ = [
     "Funnel",
     "GraphReport",
     "Interval",
-    "JournalError",
     "Layer",
     "LayerReport",
     "LayerRow",
@@ -214,7 +212,6 @@ __getattr__ = names_from(
         "GraphReport": "measure.rewrite.report",
         "INSTRUMENTS": "measure.timing.layers",
         "Interval": "measure.timing.statistics",
-        "JournalError": "measure.planning.search_record",
         "Layer": "measure.timing.layers",
         "LayerReport": "measure.timing.layers",
         "LayerRow": "measure.timing.layers",

@@ -7,9 +7,8 @@ from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
     from pytest_udftorch.prove.exact.approx import approx
-    from pytest_udftorch.prove.exact.formats import FORMATS, MismatchError, UnsupportedDtypeError
+    from pytest_udftorch.prove.exact.formats import FORMATS
     from pytest_udftorch.prove.exact.rounding import (
-        NothingToCheckError,
         assert_bitwise_same,
         assert_correctly_rounded,
         assert_ulp,
@@ -28,15 +27,8 @@ if TYPE_CHECKING:
         structured,
         thresholds,
     )
-    from pytest_udftorch.prove.exact.ziv import UndecidedError
     from pytest_udftorch.prove.verify.certificate import (
         Certificate,
-        CertificateCompleteError,
-        CertificateEditedError,
-        CertificateError,
-        CertificateExportError,
-        CertificateMismatchError,
-        CertificateTruncatedError,
         Run,
     )
     from pytest_udftorch.prove.verify.certificate_file import load, save
@@ -52,19 +44,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "Certificate",
-    "CertificateCompleteError",
-    "CertificateEditedError",
-    "CertificateError",
-    "CertificateExportError",
-    "CertificateMismatchError",
-    "CertificateTruncatedError",
     "Inputs",
     "LlvmLibc",
-    "MismatchError",
-    "NothingToCheckError",
     "Run",
-    "UndecidedError",
-    "UnsupportedDtypeError",
     "approx",
     "assert_bitwise_same",
     "assert_correctly_rounded",
@@ -94,20 +76,10 @@ __getattr__ = names_from(
     __name__,
     {
         "Certificate": "prove.verify.certificate",
-        "CertificateCompleteError": "prove.verify.certificate",
-        "CertificateEditedError": "prove.verify.certificate",
-        "CertificateError": "prove.verify.certificate",
-        "CertificateExportError": "prove.verify.certificate",
-        "CertificateMismatchError": "prove.verify.certificate",
-        "CertificateTruncatedError": "prove.verify.certificate",
         "FORMATS": "prove.exact.formats",
         "Inputs": "prove.verify.reference.checker",
         "LlvmLibc": "prove.verify.reference.checker",
-        "MismatchError": "prove.exact.formats",
-        "NothingToCheckError": "prove.exact.rounding",
         "Run": "prove.verify.certificate",
-        "UndecidedError": "prove.exact.ziv",
-        "UnsupportedDtypeError": "prove.exact.formats",
         "approx": "prove.exact.approx",
         "assert_bitwise_same": "prove.exact.rounding",
         "assert_correctly_rounded": "prove.exact.rounding",

@@ -11,8 +11,7 @@ from bad_input import KINDS, ODD, RAW, changed, documents, places, used
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.measure.planning.search_record import JournalError
+from pytest_udftorch.errors import JournalError, UdfError
 
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import measure
+from pytest_udftorch import errors, measure
 from pytest_udftorch.measure.planning import plans, search
 from pytest_udftorch.measure.planning import segment_times as in_place
 from pytest_udftorch.measure.planning.fusion import (
@@ -515,10 +515,10 @@ def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, noth
 def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
     journal = tmp_path / "mine.json"
     journal.write_text(text)
-    with pytest.raises(measure.JournalError, match="is not the journal of a search"):
+    with pytest.raises(errors.JournalError, match="is not the journal of a search"):
         measure.oracle(model, x, executors="eager", journal=journal, **QUICK)
     assert journal.read_text() == text
-    with pytest.raises(measure.JournalError, match="Make it"):
+    with pytest.raises(errors.JournalError, match="Make it"):
         measure.oracle(model, x, executors="eager", journal=tmp_path / "no" / "j", **QUICK)
 
 
@@ -555,13 +555,13 @@ def test_a_mistyped_executor_leaves_the_journal(model, x, tmp_path):
     damaged = json.loads(before)
     damaged["unit_ns"]["eager"].pop()
     journal.write_text(json.dumps(damaged))
-    with pytest.raises(measure.JournalError, match="is damaged"):
+    with pytest.raises(errors.JournalError, match="is damaged"):
         measure.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
 
 
 def test_a_journal_that_cannot_be_written_is_an_error(model, x):
     journal = Path("/proc/journal.json")
-    with pytest.raises(measure.JournalError, match="cannot be written"):
+    with pytest.raises(errors.JournalError, match="cannot be written"):
         measure.oracle(model, x, executors="eager", journal=journal, **QUICK)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from pytest_udftorch import measure
-from pytest_udftorch.measure import JournalError, by_size
+from pytest_udftorch.errors import JournalError
+from pytest_udftorch.measure import by_size
 from pytest_udftorch.measure.planning import pairs
 from pytest_udftorch.measure.planning import sizes as policy
 from pytest_udftorch.measure.planning.executors import REGISTRY

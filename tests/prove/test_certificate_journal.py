@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_udftorch.errors import JournalError
 from pytest_udftorch.prove.verify.certificate import ChunkResult, Example, Tally
-from pytest_udftorch.prove.verify.journal import (
-    ChunkJournalError,
-    Journal,
-    OtherRunError,
-    UnfinishedRunError,
-)
+from pytest_udftorch.prove.verify.journal import Journal
 
 NAME = {"function": "exp", "build_id": "0123"}
 
@@ -74,12 +70,12 @@ def test_a_line_that_was_being_written_is_cut_off(path, lost):
 
 
 def test_an_unfinished_run_is_not_thrown_away_silently(path):
-    with pytest.raises(UnfinishedRunError, match=r"3 chunks.*--resume"):
+    with pytest.raises(JournalError, match=r"3 chunks.*--resume"):
         Journal(path, NAME, resume=False)
 
 
 def test_another_build_does_not_continue_it(path):
-    with pytest.raises(OtherRunError, match="build_id"):
+    with pytest.raises(JournalError, match="build_id"):
         Journal(path, {**NAME, "build_id": "4567"}, resume=True)
 
 
@@ -87,7 +83,7 @@ def test_a_damaged_line_is_an_error(path):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"wrong":1', b'"wrong":0')
     path.write_bytes(b"".join(lines))
-    with pytest.raises(ChunkJournalError, match=r"Line 3 .*damaged"):
+    with pytest.raises(JournalError, match=r"Line 3 .*damaged"):
         Journal(path, NAME, resume=True)
 
 
@@ -102,7 +98,7 @@ def test_a_journal_that_was_cut_to_nothing_starts_again(path):
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ChunkJournalError, match="--out"):
+    with pytest.raises(JournalError, match="--out"):
         Journal(tmp_path / "file" / "j", NAME, resume=False)
 
 
@@ -111,7 +107,7 @@ def test_a_full_disk_is_an_error_and_says_what_stays():
     with full.open("ab", buffering=0) as device:
         journal = Journal.__new__(Journal)
         journal.path, journal.finished, journal._file = full, {}, device
-        with pytest.raises(ChunkJournalError, match="continue with --resume"):
+        with pytest.raises(JournalError, match="continue with --resume"):
             journal.record(result(0))
     assert journal.finished == {}
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from parameters import mostly_slow
 
-from pytest_udftorch import prove
-from pytest_udftorch.errors import LibraryError
+from pytest_udftorch import errors, prove
+from pytest_udftorch.errors import LibraryError, VerifyError
 from pytest_udftorch.prove.exact.rounding import assert_bitwise_same, assert_correctly_rounded
 from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.chunks import run_chunk
 from pytest_udftorch.prove.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
-from pytest_udftorch.prove.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.prove.verify.schedule import Request, make_schedule
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
@@ -249,10 +249,10 @@ def test_another_output_is_judged(tmp_path):
 def test_a_certificate_of_something_else_is_refused(tmp_path):
     schedule = schedule_of("corem-ff", "exp")
     other = certificate_of(COREM, "log")
-    with pytest.raises(prove.CertificateMismatchError, match="says nothing about exp"):
+    with pytest.raises(errors.CertificateError, match="says nothing about exp"):
         verify.verify(schedule, tmp_path / "made.json", verify.Execution(workers=0), against=other)
     without = hypot_library(tmp_path / "mine")
-    with pytest.raises(ScheduleError, match="mine' has no float32 'pow'"):
+    with pytest.raises(VerifyError, match="mine' has no float32 'pow'"):
         verify.stored_certificate(schedule_of("corem", "pow"), without)
 
 
@@ -260,5 +260,5 @@ def test_an_unfinished_certificate_is_refused(tmp_path):
     known = tmp_path / "part.json"
     judged("corem", known, chunks=[0])
     mine = hypot_library(tmp_path / "mine")
-    with pytest.raises(prove.CertificateMismatchError, match="no complete run"):
+    with pytest.raises(errors.CertificateError, match="no complete run"):
         judged(mine, tmp_path / "mine.json", against=known)

@@ -164,7 +164,7 @@ def test_ties_go_to_even(function, pairs, oracle):
 def test_a_tie_that_is_not_recognised_is_an_error(monkeypatch):
     monkeypatch.setattr(ziv, "_is_tie", lambda *_: False)
     pair = (np.array([4097.0], dtype=np.float32), np.array([2.0], dtype=np.float32))
-    with pytest.raises(ziv.UndecidedError, match="do not decide"):
+    with pytest.raises(errors.CheckError, match="do not decide"):
         correctly_rounded(pair, function="pow", oracle="mpmath")
 
 
@@ -228,9 +228,9 @@ def test_unknown_function_is_refused_with_near_names():
 
 def test_arity_is_checked():
     x = np.ones(1, np.float32)
-    with pytest.raises(rounding.MismatchError, match="takes 2 arguments, 1 given"):
+    with pytest.raises(errors.CheckError, match="takes 2 arguments, 1 given"):
         correctly_rounded(x, function="pow")
-    with pytest.raises(rounding.MismatchError, match="takes 1 argument, 2 given"):
+    with pytest.raises(errors.CheckError, match="takes 1 argument, 2 given"):
         correctly_rounded((x, x), function="exp")
 
 

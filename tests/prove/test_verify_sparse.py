@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from pytest_udftorch import cli
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.certificate_file import load
-from pytest_udftorch.prove.verify.schedule import (
-    Request,
-    ScheduleError,
-    easy_argument,
-    make_schedule,
-)
+from pytest_udftorch.prove.verify.schedule import Request, easy_argument, make_schedule
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
@@ -143,7 +139,7 @@ def test_a_sparse_run_is_repeated_as_one(tmp_path, capsys):
 def test_what_has_no_neighbours_is_refused(options, message):
     if options["form"] not in (*forms("float32", LEVELS[-1]), "operator"):
         pytest.skip("this CPU lacks the form")
-    with pytest.raises(ScheduleError, match=re.escape(message)):
+    with pytest.raises(VerifyError, match=re.escape(message)):
         make_schedule("corem", "exp", Request(sparse=True, reference="libm", **options))
 
 

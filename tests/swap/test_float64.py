@@ -18,9 +18,8 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.errors import CompilerNotFoundError, JournalError
 from pytest_udftorch.prove import correctly_rounded
-from pytest_udftorch.prove.verify.line_journal import OtherRunError
 from pytest_udftorch.swap.cuda import doubles
 from pytest_udftorch.swap.cuda.launcher import Launcher
 from pytest_udftorch.swap.overrides.active import Active
@@ -365,7 +364,7 @@ def test_the_check_of_many_arguments_finds_the_canary_alone(function, tmp_path, 
         float64_check.run(pool, again, function, "baseline", count, 1)
     digests = [int(part["digest"], 16) for part in again.done.values()]
     assert sum(digests) % 2**64 == int(right["digest"], 16)
-    with pytest.raises(OtherRunError, match="differs in function"):
+    with pytest.raises(JournalError, match="differs in function"):
         float64_check.Journal(tmp_path / "journal", {"function": "another"})
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import JournalError
 
 #: What every journal holds.
 _ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
@@ -24,10 +24,6 @@ _KEPT: Final = {
     "unit_ns": _TIMES,
     "unit_profiled_ns": _TIMES,
 }
-
-
-class JournalError(UdfError):
-    """The journal of a search cannot be written, or the file is something else."""
 
 
 class SearchRecord:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import PackageMissingError, UdfError
+from pytest_udftorch.errors import CheckError, PackageMissingError
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import Encodings, Format, decode, encode
 from pytest_udftorch.swap.library.symbols import COMPOSITES
@@ -23,10 +23,6 @@ from pytest_udftorch.swap.library.symbols import COMPOSITES
 #: The loop gives up here; no elementary function of a 64-bit format needs a tenth of it
 #: unless the input is a tie that ``_is_tie`` fails to recognise.
 MAX_PRECISION: Final = 20000
-
-
-class UndecidedError(UdfError):
-    """The loop reached its highest precision without a decision."""
 
 
 @functools.cache
@@ -257,7 +253,7 @@ def _mpmath_scalar(function: str, args: tuple[float, ...], fmt: Format) -> int:
         if high == low + 1 and _is_tie(function, args, _midpoint_above(low, fmt)):
             return sign | (high if low & 1 else low)
         precision *= 2
-    raise UndecidedError(
+    raise CheckError(
         f"{function}{args}: {MAX_PRECISION} bits do not decide the rounding to {fmt.name}. "
         "Either this is a tie that the oracle does not know, or mpmath returned a wrong "
         "value; report it."
@@ -269,7 +265,7 @@ def mpmath_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Enc
 
     Raises:
         PackageMissingError: mpmath is not installed.
-        UndecidedError: the highest precision does not decide.
+        CheckError: the highest precision does not decide.
     """
     rows = zip(*(decode(a, fmt).tolist() for a in args), strict=True)
     return np.array([_mpmath_scalar(function, row, fmt) for row in rows], dtype=fmt.dtype)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
+from pytest_udftorch.errors import CertificateError
 from pytest_udftorch.prove.verify.certificate import (
     EXAMPLE,
     IDENTITY,
@@ -20,9 +21,6 @@ from pytest_udftorch.prove.verify.certificate import (
     SHA256,
     SUBJECT,
     Certificate,
-    CertificateEditedError,
-    CertificateError,
-    CertificateTruncatedError,
     Run,
     Tally,
     bin_edges,
@@ -111,16 +109,15 @@ def load(path: Path) -> Certificate:
     """Read a certificate and check every digest in it.
 
     Raises:
-        CertificateError: no such file, or another format.
-        CertificateTruncatedError: the file is not a whole JSON document.
-        CertificateEditedError: its text or its digests contradict each other.
+        CertificateError: no such file, or another format; the file is not a whole JSON document;
+            its text or its digests contradict each other.
     """
     try:
         data = shapes.parse_json(shapes.read_file(path))
     except OSError as error:
         raise CertificateError(f"Cannot read the certificate {path}: {error}.") from error
     except shapes.Malformed as error:
-        raise CertificateTruncatedError(
+        raise CertificateError(
             f"{path} is not a whole certificate: {error}. It was truncated, or is another file. "
             "Run udftorch verify again."
         ) from error
@@ -146,8 +143,8 @@ def load(path: Path) -> Certificate:
     return certificate
 
 
-def _edited(path: Path, why: str) -> CertificateEditedError:
-    return CertificateEditedError(
+def _edited(path: Path, why: str) -> CertificateError:
+    return CertificateError(
         f"{path} was changed after it was written: {why}. Run udftorch verify again."
     )
 

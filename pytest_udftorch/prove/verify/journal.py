@@ -9,14 +9,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.prove.verify.certificate import SHA256, ChunkResult, Tally
-from pytest_udftorch.prove.verify.line_journal import (
-    ChunkJournalError,
-    LineJournal,
-    OtherRunError,
-    UnfinishedRunError,
-)
-
-__all__ = ["ChunkJournalError", "Journal", "OtherRunError", "UnfinishedRunError"]
+from pytest_udftorch.prove.verify.line_journal import LineJournal
 
 _CHUNK: Final = shapes.record(
     {
@@ -48,7 +41,7 @@ class Journal(LineJournal):
         """Add a finished chunk; when this returns, it is on the disk.
 
         Raises:
-            ChunkJournalError: the disk refuses it.
+            JournalError: the disk refuses it.
         """
         self.add(
             {

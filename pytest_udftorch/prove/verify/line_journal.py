@@ -18,21 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import JournalError
 from pytest_udftorch.prove.verify.certificate_file import canonical_json
-
-
-class ChunkJournalError(UdfError):
-    """A journal cannot be read or written, or is damaged."""
-
-
-class UnfinishedRunError(UdfError):
-    """An earlier run left a journal, and the caller did not say whether to resume it."""
-
-
-class OtherRunError(UdfError):
-    """The journal belongs to another build, reference or domain."""
-
 
 _HEAD: Final = shapes.record({"run": shapes.of(dict)}, closed=True)
 
@@ -52,9 +39,8 @@ class LineJournal:
         option: of the command, which names the place of the file.
 
     Raises:
-        UnfinishedRunError: the file exists and ``resume`` is false.
-        OtherRunError: the file is of another run.
-        ChunkJournalError: it is damaged or cannot be written.
+        JournalError: the file exists and ``resume`` is false; the file is of another run; it is
+            damaged or cannot be written.
     """
 
     _parts = "chunks"
@@ -83,7 +69,7 @@ class LineJournal:
                 self._file.close()
                 raise
         except OSError as error:
-            raise ChunkJournalError(
+            raise JournalError(
                 f"Cannot use the journal {path}: {error}. Choose another place with {option}."
             ) from error
 
@@ -117,8 +103,8 @@ class LineJournal:
         """
         raise NotImplementedError
 
-    def _damaged(self, number: int, why: str = "") -> ChunkJournalError:
-        return ChunkJournalError(
+    def _damaged(self, number: int, why: str = "") -> JournalError:
+        return JournalError(
             f"Line {number} of the journal {self.path} is damaged{why}. Delete the file; the "
             "run starts again from the beginning."
         )
@@ -130,13 +116,13 @@ class LineJournal:
         found = head["run"]
         if found != mine:
             differ = sorted(k for k in {*found, *mine} if found.get(k) != mine.get(k))
-            raise OtherRunError(
+            raise JournalError(
                 f"The unfinished run in {self.path} differs in {', '.join(differ)}: it belongs to "
                 "another build or another question. Delete the file to start again, or restore "
                 "what the run was made with."
             )
         if not resume:
-            raise UnfinishedRunError(
+            raise JournalError(
                 f"There is an unfinished run in {self.path} ({finished} {self._parts} are done). "
                 "Continue it with --resume, or delete the file to start again."
             )
@@ -158,12 +144,12 @@ class LineJournal:
         """Add a finished part; when this returns, it is on the disk.
 
         Raises:
-            ChunkJournalError: the disk refuses it.
+            JournalError: the disk refuses it.
         """
         try:
             self._append(payload)
         except OSError as error:
-            raise ChunkJournalError(
+            raise JournalError(
                 f"Cannot write to the journal {self.path}: {error}. The finished {self._parts} "
                 "stay recorded; continue with --resume."
             ) from error

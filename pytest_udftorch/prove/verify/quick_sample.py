@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.exact import strategies
 from pytest_udftorch.prove.exact.formats import FORMATS, canonical, describe
 from pytest_udftorch.prove.exact.rounding import fractional_errors, mpfr_rounded
@@ -28,10 +28,6 @@ COUNT: Final = 4096
 _IN_BINADE: Final = 8
 
 Encoded = npt.NDArray[np.uint32]
-
-
-class NoSampleError(UdfError):
-    """A sample cannot be taken of what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +116,12 @@ def sample(library: str, function: str, form: str | None = None, seed: int = 0) 
         seed: of what is drawn at random.
 
     Raises:
-        NoSampleError: the library is one of those that PyTorch ships and that are no UDF library,
-            or the function has no float32 form.
-        UnknownFormError: a sample does not go through such a form.
-        The errors of ``find_library``, ``build_library`` and ``read_hard_cases``.
+        VerifyError: the library is one of those that PyTorch ships and that are no UDF library, or
+            the function has no float32 form; a sample does not go through such a form. The errors
+            of ``find_library``, ``build_library`` and ``read_hard_cases``.
     """
     if library in STOCK:
-        raise NoSampleError(
+        raise VerifyError(
             f"{library} is no UDF library, and --quick samples those, and std. Leave out --quick "
             "to run it over all inputs."
         )
@@ -137,7 +132,7 @@ def sample(library: str, function: str, form: str | None = None, seed: int = 0) 
     form = chosen_form(form, forms, forms[0], f"a sample of {described.name}")
     udf = described.functions.get((function, "float32"))
     if udf is None and not stock:
-        raise NoSampleError(
+        raise VerifyError(
             f"UDF library {described.name!r} has no float32 {function!r} to sample. "
             "Name another function; udftorch libraries lists them."
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify.candidate_search import Request
 from pytest_udftorch.prove.verify.certificate import MAY_HAVE, MODES, Certificate, Run
 from pytest_udftorch.prove.verify.certificate_file import load, save
@@ -24,14 +24,6 @@ from pytest_udftorch.prove.verify.schedule import Schedule, make_schedule
 
 #: What names a build in the identity of a run.
 _BUILD: Final = ("build_id", "library_sha256", "compiler")
-
-
-class OtherSourcesError(UdfError):
-    """A certificate is not of the present sources, so no build of them can take it over."""
-
-
-class UnwantedOptionError(UdfError):
-    """An option asks for what the certificates say."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ def repeat(library: str, function: str, path: Path, how: Execution) -> Iterator[
         how: where to run.
 
     Raises:
-        OtherSourcesError: the certificate is not of the present sources.
+        VerifyError: the certificate is not of the present sources.
         CertificateError: there is no readable certificate.
         The errors of ``make_schedule`` and ``execute``.
     """
@@ -95,7 +87,7 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
     schedule = _schedule(library, function, stored, run)
     others = any(run.identity.get(k) != getattr(schedule.candidate, k) for k in MAY_HAVE)
     if others or stored.subject != schedule.subject():
-        raise OtherSourcesError(
+        raise VerifyError(
             f"The certificate {path} is not of the present sources of {schedule.candidate.library} "
             f"{function}, or of another library. Its digests say nothing about their build. "
             "Verify anew, without --again."
