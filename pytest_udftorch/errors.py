@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One class per mistake a user can make.
+"""One class for each kind of mistake that a caller would handle apart.
 
 Every message says what went wrong, why, and what to do about it. All errors derive from
 :class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
@@ -82,7 +82,7 @@ class RestoreError(UdfError):
 
 
 class SessionStateError(UdfError):
-    """A session, or what belongs to one, was used while it is not open."""
+    """A session is entered twice, or is not open where it, or a compiled model, is used."""
 
 
 class RanksDifferError(UdfError):
@@ -160,11 +160,7 @@ class EquivalenceError(UdfError):
 
 
 class RewriteError(UdfError):
-    """A graph cannot be rewritten as it was asked for; or, with ``strict``, in a part."""
-
-
-class RuleError(UdfError):
-    """A rule of rewriting is not one, or is unsound; the message names it."""
+    """A graph cannot be rewritten as it was asked for, or a rule is none or unsound."""
 
 
 class CertificateError(UdfError):
@@ -181,6 +177,34 @@ class JournalError(UdfError):
 
 class VerifyError(UdfError):
     """A function cannot be verified as asked for, or a worker process failed."""
+
+
+class DeviceMissingError(UdfError):
+    """This machine, or this torch build, does not have the device."""
+
+
+class DisagreementError(UdfError):
+    """A form of a model gives a result farther from the reference than allowed."""
+
+
+class ExecutorError(UdfError):
+    """An executor does not exist, or its form of a model cannot be made or called."""
+
+
+class ExecutorUnavailableError(UdfError):
+    """An executor does not serve this device, dtype or torch build."""
+
+
+class MeasureError(UdfError):
+    """A measurement cannot be made of these options, inputs, devices or samples."""
+
+
+class PlanError(UdfError):
+    """A plan cannot be searched for as asked, read or written, or is of another model."""
+
+
+class UntraceableModelError(UdfError):
+    """A model cannot be traced: hooks, or control flow that depends on the data."""
 
 
 class RanksDifferWarning(UserWarning):

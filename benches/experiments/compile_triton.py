@@ -23,7 +23,8 @@ import triton
 import triton.language as tl
 
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.measure import DeviceMissingError, SyncTimer, capture, describe_device, median
+from pytest_udftorch.errors import DeviceMissingError
+from pytest_udftorch.measure import SyncTimer, capture, describe_device, median
 
 ROW_LENGTHS = [2**k for k in range(8, 17)] + [1000, 3000, 12288, 50257]
 SIZES = [2**k for k in range(12, 29, 4)]

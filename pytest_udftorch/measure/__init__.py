@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.errors import EquivalenceError, RewriteError, RuleError
+    from pytest_udftorch.errors import EquivalenceError
     from pytest_udftorch.measure.planning.cuda_graph import capture
-    from pytest_udftorch.measure.planning.executor import (
-        CapturedShapeError,
-        Executor,
-        ExecutorUnavailableError,
-        LostBranchError,
-        UnknownExecutorError,
-    )
+    from pytest_udftorch.measure.planning.executor import Executor
     from pytest_udftorch.measure.planning.executors import (
         make,
         register,
@@ -24,18 +18,13 @@ if TYPE_CHECKING:
     )
     from pytest_udftorch.measure.planning.executors.variations import VARIATIONS
     from pytest_udftorch.measure.planning.pairs import (
-        DisagreementError,
         Member,
-        MemberFailedError,
         ModelPair,
-        NoReferenceError,
         model_pair,
         reference,
     )
-    from pytest_udftorch.measure.planning.plan_search import Plan, PlanInputsError, oracle
-    from pytest_udftorch.measure.planning.plans import PlanFileError, PlanMismatchError
+    from pytest_udftorch.measure.planning.plan_search import Plan, oracle
     from pytest_udftorch.measure.planning.roofline import Ceilings, Work, bound_ns, ceilings, work
-    from pytest_udftorch.measure.planning.search import OracleOptionError
     from pytest_udftorch.measure.planning.sizes import BySize, Compilation, by_size
     from pytest_udftorch.measure.rewrite.backends import recording
     from pytest_udftorch.measure.rewrite.boxes import (
@@ -57,8 +46,6 @@ if TYPE_CHECKING:
         Layer,
         LayerReport,
         LayerRow,
-        NoLayerError,
-        PairInputError,
         ProfileRow,
         find_layers,
         instrument_overhead,
@@ -69,7 +56,6 @@ if TYPE_CHECKING:
     from pytest_udftorch.measure.timing.statistics import (
         FEWEST_RUNS,
         Interval,
-        SampleError,
         Verdict,
         bootstrap,
         compare,
@@ -79,12 +65,8 @@ if TYPE_CHECKING:
     )
     from pytest_udftorch.measure.timing.timers import (
         Comparison,
-        DeviceMissingError,
-        NoContenderError,
         SyncTimer,
-        TimerOptionError,
         Timing,
-        UnknownDeviceError,
         require_device,
         sync_timer,
     )
@@ -103,17 +85,13 @@ __all__ = [
     "Accuracy",
     "Box",
     "BySize",
-    "CapturedShapeError",
     "Ceilings",
     "Comparison",
     "Compilation",
     "Counts",
-    "DeviceMissingError",
-    "DisagreementError",
     "Equivalence",
     "EquivalenceError",
     "Executor",
-    "ExecutorUnavailableError",
     "Firing",
     "Funnel",
     "GraphReport",
@@ -121,31 +99,15 @@ __all__ = [
     "Layer",
     "LayerReport",
     "LayerRow",
-    "LostBranchError",
     "Member",
-    "MemberFailedError",
     "ModelPair",
-    "NoContenderError",
-    "NoLayerError",
-    "NoReferenceError",
-    "OracleOptionError",
-    "PairInputError",
     "Picture",
     "Plan",
-    "PlanFileError",
-    "PlanInputsError",
-    "PlanMismatchError",
     "ProfileRow",
     "Proof",
-    "RewriteError",
     "Rule",
-    "RuleError",
-    "SampleError",
     "SyncTimer",
-    "TimerOptionError",
     "Timing",
-    "UnknownDeviceError",
-    "UnknownExecutorError",
     "Verdict",
     "Work",
     "accuracy",
@@ -195,17 +157,13 @@ __getattr__ = names_from(
         "Accuracy": "prove.judge.accuracy",
         "Box": "measure.rewrite.boxes",
         "BySize": "measure.planning.sizes",
-        "CapturedShapeError": "measure.planning.executor",
         "Ceilings": "measure.planning.roofline",
         "Comparison": "measure.timing.timers",
         "Compilation": "measure.planning.sizes",
         "Counts": "measure.rewrite.report",
-        "DeviceMissingError": "measure.timing.timers",
-        "DisagreementError": "measure.planning.pairs",
         "Equivalence": "measure.rewrite.boxes",
         "EquivalenceError": "errors",
         "Executor": "measure.planning.executor",
-        "ExecutorUnavailableError": "measure.planning.executor",
         "FEWEST_RUNS": "measure.timing.statistics",
         "Firing": "measure.rewrite.templates",
         "Funnel": "measure.rewrite.taso.generator",
@@ -215,32 +173,16 @@ __getattr__ = names_from(
         "Layer": "measure.timing.layers",
         "LayerReport": "measure.timing.layers",
         "LayerRow": "measure.timing.layers",
-        "LostBranchError": "measure.planning.executor",
         "Member": "measure.planning.pairs",
-        "MemberFailedError": "measure.planning.pairs",
         "ModelPair": "measure.planning.pairs",
-        "NoContenderError": "measure.timing.timers",
-        "NoLayerError": "measure.timing.layers",
-        "NoReferenceError": "measure.planning.pairs",
-        "OracleOptionError": "measure.planning.search",
-        "PairInputError": "measure.timing.layers",
         "Picture": "measure.rewrite.report",
         "Plan": "measure.planning.plan_search",
-        "PlanFileError": "measure.planning.plans",
-        "PlanInputsError": "measure.planning.plan_search",
-        "PlanMismatchError": "measure.planning.plans",
         "ProfileRow": "measure.timing.layers",
         "Proof": "measure.rewrite.taso.rules",
-        "RewriteError": "errors",
         "Rule": "measure.rewrite.taso.rules",
-        "RuleError": "errors",
-        "SampleError": "measure.timing.statistics",
         "SyncTimer": "measure.timing.timers",
         "TEMPLATES": "measure.rewrite.templates",
-        "TimerOptionError": "measure.timing.timers",
         "Timing": "measure.timing.timers",
-        "UnknownDeviceError": "measure.timing.timers",
-        "UnknownExecutorError": "measure.planning.executor",
         "VARIATIONS": "measure.planning.executors.variations",
         "Verdict": "measure.timing.statistics",
         "Work": "measure.planning.roofline",

@@ -11,7 +11,8 @@ from torch import nn
 from torchvision.models import resnet
 from torchvision.models.googlenet import Inception
 
-from pytest_udftorch.measure import RewriteError, read, recording
+from pytest_udftorch.errors import RewriteError
+from pytest_udftorch.measure import read, recording
 from pytest_udftorch.measure.rewrite import pet
 from pytest_udftorch.measure.rewrite.fusion import kernels
 from pytest_udftorch.measure.rewrite.gain import ORIGINAL, kept, measured, why_not

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import measure
+from pytest_udftorch import errors, measure
 from pytest_udftorch.errors import JournalError
 from pytest_udftorch.measure import by_size
 from pytest_udftorch.measure.planning import pairs
@@ -250,7 +250,7 @@ def test_files_that_hold_something_else_are_left_alone(tmp_path):
         assert path.read_text() == text
     with pytest.raises(JournalError, match="does not exist"):
         by_size(MODEL, statistics=tmp_path / "none" / "sizes.json")
-    with pytest.raises(measure.UnknownExecutorError):
+    with pytest.raises(errors.ExecutorError, match="No executor 'compil'"):
         by_size(MODEL, executor="compil")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.errors import PackageMissingError, RuleError
+from pytest_udftorch.errors import PackageMissingError, RewriteError
 from pytest_udftorch.measure import generate, judge, judge_all, read, recording
 from pytest_udftorch.measure.rewrite.taso import generator, scale
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
@@ -165,7 +165,7 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     assert [proof.holds for proof in again] == [True, True, False, False]
     assert again[0].by_numbers == "of the journal"
     journal.write_text(head.replace("axioms", "other") + "\n")
-    with pytest.raises(RuleError, match="is no journal of judgements with these axioms"):
+    with pytest.raises(RewriteError, match="is no journal of judgements with these axioms"):
         judge_all(candidates, journal=journal)
 
 
@@ -185,7 +185,7 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
     pair = (term("(t (t a))"), "a")
     real = distributed.Client
     monkeypatch.setattr(distributed, "Client", lambda where, timeout: real(where, timeout="0.2s"))
-    with pytest.raises(RuleError, match=r"No dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
+    with pytest.raises(RewriteError, match=r"No dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
         judge_all([pair], scheduler="tcp://127.0.0.1:1")
 
 
@@ -250,7 +250,7 @@ UNSOUND = "wrong_turn: (mm a b) => (mm b a)\n"
 def test_an_unsound_rule_is_rejected_by_name(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("fine: (t (t a)) => a\n" + UNSOUND)
-    with pytest.raises(RuleError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
+    with pytest.raises(RewriteError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
         checked(read(path))
     options = {"rules": str(path), "gain": 0}
     # Graphs that are left alone, for symbolic sizes or for gradients, are no exception.
@@ -259,7 +259,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
         model = nn.Linear(3, 3)
         compiled = torch.compile(model, backend="udf_taso", dynamic=dynamic, options=options)
         message = "'wrong_turn' is not sound"
-        with torch.set_grad_enabled(gradients), pytest.raises(RuleError, match=message):
+        with torch.set_grad_enabled(gradients), pytest.raises(RewriteError, match=message):
             compiled(torch.ones(2, 3))
 
 
@@ -281,9 +281,9 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
 def test_a_wrong_file_names_its_line(tmp_path, text, message):
     path = tmp_path / "mine.txt"
     path.write_text(text)
-    with pytest.raises(RuleError, match=message):
+    with pytest.raises(RewriteError, match=message):
         read(path)
-    with pytest.raises(RuleError, match="cannot be read"):
+    with pytest.raises(RewriteError, match="cannot be read"):
         read(tmp_path / "none.txt")
 
 

@@ -47,7 +47,7 @@ def rules_of(path: str | Path) -> list[Rule]:
     """Return the rules of a file.
 
     Raises:
-        RuleError: the file is wrong, or a rule in it is unsound.
+        RewriteError: the file is wrong, or a rule in it is unsound.
     """
     rules = read(Path(path))
     return _sound(str(path), "\n".join(map(str, rules)))

@@ -21,7 +21,7 @@ import torch
 
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.base.plain_data import shown
-from pytest_udftorch.errors import RuleError
+from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure.rewrite.taso.language import Term, show
 from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge
 
@@ -54,7 +54,7 @@ def _kept(journal: Path) -> dict[str, Proof]:
     """Return the judgements of a journal; begin it if there is none.
 
     Raises:
-        RuleError: it is no journal, or one with other axioms.
+        RewriteError: it is no journal, or one with other axioms.
     """
     head = json.dumps(_head())
     if not journal.exists():
@@ -62,7 +62,7 @@ def _kept(journal: Path) -> dict[str, Proof]:
         return {}
     first, *lines = journal.read_text(encoding="utf-8").splitlines() or [""]
     if first != head:
-        raise RuleError(
+        raise RewriteError(
             f"{journal} is no journal of judgements with these axioms: it begins with "
             f"{shown(first[:80])}. Name another file, or delete it."
         )
@@ -99,7 +99,7 @@ def _on_cluster(
     try:
         client = distributed.Client(scheduler, timeout="10s")
     except (OSError, ValueError) as error:
-        raise RuleError(
+        raise RewriteError(
             f"No dask scheduler answers at {shown(scheduler)}: {error}. Give its address, for "
             "instance tcp://host:8786."
         ) from error
@@ -131,7 +131,7 @@ def judge_all(
         The proofs, in the order of the candidates.
 
     Raises:
-        RuleError: the journal is another file, or was made with other axioms; or no scheduler
+        RewriteError: the journal is another file, or was made with other axioms; or no scheduler
             answers.
         PackageMissingError: z3-solver is not installed, or a scheduler is given and dask is not
             whole.
