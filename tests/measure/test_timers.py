@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pytest_udftorch import errors
-from pytest_udftorch.measure.timing import environment, timers
+from pytest_udftorch.measure.timing import device, timers
 from pytest_udftorch.measure.timing import statistics as samples
 
 
@@ -156,7 +156,7 @@ def test_wall_clock_shorter_than_the_events_is_called_out():
 
 
 def test_device_description_names_versions_and_flags():
-    found = environment.describe_device("cpu")
+    found = device.describe_device("cpu")
     assert found["versions"]["torch"] == torch.__version__
     assert found["machine"]["cpu"]
     assert found["machine"]["torch_capability"] == torch.backends.cpu.get_cpu_capability()
@@ -170,7 +170,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
     (tmp_path / "torchvision.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    assert "torchvision" not in environment.describe_device("cpu")["versions"]
+    assert "torchvision" not in device.describe_device("cpu")["versions"]
 
 
 @pytest.mark.parametrize(
