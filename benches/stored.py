@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_udftorch.measure import describe
+from pytest_udftorch.swap.toolchain.environment import describe
 
 RESULTS = Path(__file__).parent / "results"
 

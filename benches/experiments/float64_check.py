@@ -39,9 +39,9 @@ from typing import Any, Final
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
-from pytest_udftorch.measure import describe
 from pytest_udftorch.prove.verify.line_journal import LineJournal
 from pytest_udftorch.prove.verify.reference.checker import load_mpfr
+from pytest_udftorch.swap.toolchain.environment import describe
 
 #: Arguments of a line of the journal.
 CHUNK: Final = 1 << 23

@@ -67,7 +67,7 @@ def _sites(model: Any, inputs: Any) -> tuple[list[Any], list[str]]:
     """Return units that are alone in their layer, and layers that call no function."""
     import torch
 
-    from pytest_udftorch.diagnose import units_of
+    from pytest_udftorch.diagnose.blame.search import units_of
 
     own = copy.deepcopy(model)
 

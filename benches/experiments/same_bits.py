@@ -29,8 +29,8 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.measure import describe
 from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.environment import describe
 
 SEED = 2026
 #: 16 pieces of 65, and 65 of 16.
@@ -233,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
         document = merge(options.parts)
         options.store.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         return 0
-    from pytest_udftorch.measure import describe_device
+    from pytest_udftorch.measure.timing.device import describe_device
 
     names = [n for n in options.functions.split(",") if n]
     found = run(options.context, options.library, names, options.together)

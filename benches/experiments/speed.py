@@ -32,9 +32,9 @@ import pytest_udftorch
 from benches import stored
 from benches.experiments import native
 from pytest_udftorch.errors import PackageMissingError
-from pytest_udftorch.measure import caption, describe
-from pytest_udftorch.prove import llvmlibc
+from pytest_udftorch.prove.verify.reference.checker import llvmlibc
 from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
 L1_ELEMENTS: Final = 4096

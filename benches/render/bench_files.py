@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import UdfError
-from pytest_udftorch.measure import cpu_caption
+from pytest_udftorch.swap.toolchain.environment import cpu_caption
 
 __all__ = ["Bench", "BenchFormatError", "Row", "as_written", "load_all", "medians"]
 

@@ -32,10 +32,13 @@ from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, watch
-from pytest_udftorch.measure import caption
-from pytest_udftorch.prove import Certificate, comparison_table
-from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import FUNCTIONS, reach, reached
+from pytest_udftorch.prove import Certificate
+from pytest_udftorch.prove import load_certificate as load_certificate
+from pytest_udftorch.prove.verify.merge import comparison_table
+from pytest_udftorch.swap import FUNCTIONS, reach
+from pytest_udftorch.swap.operators.table import reached
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.toolchain.environment import caption
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -514,7 +517,7 @@ def profile_structs(results: Results) -> str:
             rows.append([str(offset), f"`{field}`", text])
         parts += [f"{name}, {dtype.itemsize:,} bytes:", ""]
         parts += [*table(["offset", "field", "type"], rows), ""]
-    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(watch.EVENT_FLAGS))
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(layout.EVENT_FLAGS))
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 

@@ -18,7 +18,7 @@ from benches.experiments import (
     experiment,
 )
 from pytest_udftorch.errors import DeviceMissingError
-from pytest_udftorch.measure import require_device
+from pytest_udftorch.measure.timing.timers import require_device
 
 #: The experiments, and the entries of a row that must not be empty beside its speed-ups.
 EXPERIMENTS = (

@@ -81,9 +81,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     print(found.text())
     store(options.store, found.document())
     if options.page:
-        from pytest_udftorch.diagnose.diff.drawing import save_page
+        from pytest_udftorch.diagnose.diff.drawing import save_difference_page
 
-        save_page(found, options.page)
+        save_difference_page(found, options.page)
     if options.reproducer and not found.equal:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED

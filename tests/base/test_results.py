@@ -72,7 +72,7 @@ def test_a_plan(report):
 def test_a_certificate():
     path = ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"
     shows(
-        prove.load(path),
+        prove.load_certificate(path),
         "corem erf float32",
         "array, avx2, denormals flushed",
         "4,294,967,296",

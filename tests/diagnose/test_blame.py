@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from pytest_udftorch import cli, patched
-from pytest_udftorch.diagnose import Unit, smallest_cause
+from pytest_udftorch.diagnose import smallest_cause
+from pytest_udftorch.diagnose.runs.switch import Unit
 from pytest_udftorch.errors import DiagnosisError, JournalError, UnknownLibraryError, VerifyError
 
 #: exp and tanh in two layers each, one of them in the backward pass as well.

@@ -17,7 +17,8 @@ from planted import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diagnose import Side, first_difference, save_reproducer, side
+from pytest_udftorch.diagnose import Side, first_difference, save_reproducer
+from pytest_udftorch.diagnose.runs.sides import side
 from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.prove.judge import truth
 from pytest_udftorch.prove.judge.truth import judged

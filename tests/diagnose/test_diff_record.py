@@ -16,10 +16,11 @@ from torch import nn
 
 from pytest_udftorch import cli
 from pytest_udftorch.base.plain_data import sealed
-from pytest_udftorch.diagnose import first_difference, record, side
+from pytest_udftorch.diagnose import first_difference, record_run
 from pytest_udftorch.diagnose.diff import record as recorded
 from pytest_udftorch.diagnose.runs import other_process as elsewhere
 from pytest_udftorch.diagnose.runs import record_file
+from pytest_udftorch.diagnose.runs.sides import side
 from pytest_udftorch.diagnose.runs.work import Work
 from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.swap.observe import digests, recorder
@@ -51,12 +52,12 @@ def inputs():
 def folder(model, inputs, tmp_path_factory):
     """A record with the values of the first two operators."""
     path = tmp_path_factory.mktemp("record")
-    record(path, model, inputs, full=(0, 2))
+    record_run(path, model, inputs, full=(0, 2))
     return path
 
 
 def test_a_record_is_read_as_it_was_written(model, inputs, tmp_path):
-    written = record(tmp_path / "new" / "folder", model, inputs, full=(2, 4), seed=3)
+    written = record_run(tmp_path / "new" / "folder", model, inputs, full=(2, 4), seed=3)
     read = record_file.load(tmp_path / "new" / "folder")
     assert read.recording.calls == written.recording.calls
     assert read.recording.result == written.recording.result
@@ -117,7 +118,7 @@ def _second_up(value):
 
 
 def test_two_records_are_compared_without_a_model(model, inputs, folder, tmp_path):
-    record(tmp_path, model, inputs, on=planted("aten::gelu", next_number, 1))
+    record_run(tmp_path, model, inputs, on=planted("aten::gelu", next_number, 1))
     found = first_difference(f"rec:{folder}", f"rec:{tmp_path}")
     assert (found.first.operator, found.first.place.layer) == ("aten::gelu", "4")
     assert found.repeatable == {}
@@ -133,17 +134,17 @@ def test_what_does_not_fit_is_refused(model, inputs, folder, tmp_path):
         first_difference(f"rec:{folder}", "row=0", model.eval(), inputs)
     model.train()
     with pytest.raises(DiagnosisError, match="the window 9000:9001"):
-        record(tmp_path, model, inputs, full=(9000, 9001))
+        record_run(tmp_path, model, inputs, full=(9000, 9001))
     with pytest.raises(DiagnosisError, match="is empty"):
-        record(tmp_path, model, inputs, full=(3, 3))
+        record_run(tmp_path, model, inputs, full=(3, 3))
     with pytest.raises(DiagnosisError, match="aot_eager, whose kernels are not seen"):
-        record(tmp_path, model, inputs, on="backend=aot_eager")
+        record_run(tmp_path, model, inputs, on="backend=aot_eager")
     with pytest.raises(DiagnosisError, match="a record already"):
-        record(tmp_path, model, inputs, on=f"rec:{folder}")
+        record_run(tmp_path, model, inputs, on=f"rec:{folder}")
     with pytest.raises(DiagnosisError, match="needs a folder"):
         first_difference("rec:", "eager", model, inputs)
     with pytest.raises(DiagnosisError, match="cannot be written"):
-        record("/dev/null/x", model, inputs)
+        record_run("/dev/null/x", model, inputs)
     with pytest.raises(DiagnosisError, match="cannot get objects of this one"):
         first_difference("eager", "capability=avx2", model, inputs)
     with pytest.raises(DiagnosisError, match="There is no Python at"):
@@ -151,7 +152,7 @@ def test_what_does_not_fit_is_refused(model, inputs, folder, tmp_path):
 
 
 def test_values_of_another_run_are_refused(model, inputs, folder, tmp_path):
-    record(tmp_path, model, inputs + 1, full=(0, 2))
+    record_run(tmp_path, model, inputs + 1, full=(0, 2))
     for name in ("record.json", "values.pt"):
         (tmp_path / name).write_bytes(
             (folder / name if name == "record.json" else tmp_path / name).read_bytes()
@@ -187,7 +188,7 @@ def test_an_order_from_another_process_is_done(tmp_path):
 @pytest.mark.usefixtures("files")
 def test_another_process_takes_outputs_and_tells_its_errors():
     there = f"python:{sys.executable}"
-    default = record("there", on="capability=default", make="model.py:make", full=(0, 3))
+    default = record_run("there", on="capability=default", make="model.py:make", full=(0, 3))
     assert default.machine["capability"] == "DEFAULT"
     assert default.side == "capability=default"
     found = first_difference("library=corem", there, make="model.py:make", train=False)
@@ -239,7 +240,7 @@ def _in_earlier_format(folder, target):
 def test_a_record_of_the_earlier_format_is_still_compared(model, inputs, tmp_path, monkeypatch):
     with monkeypatch.context() as without:
         without.setattr(recorded, "fastest", lambda: digests.SHA1)
-        record(tmp_path / "sha1", model, inputs)
+        record_run(tmp_path / "sha1", model, inputs)
     _in_earlier_format(tmp_path / "sha1", tmp_path / "earlier")
     earlier, now = (record_file.load(tmp_path / n).recording for n in ("earlier", "sha1"))
     assert earlier.hashed == now.hashed == "sha1"
@@ -326,7 +327,7 @@ def test_a_run_that_fails_leaves_the_part_that_was_done(tmp_path, monkeypatch, n
     if not native:
         monkeypatch.setattr(recorder, "load_recorder", lambda: None)
     with pytest.raises(RunError, match=r"failed in aten::mm of Failing after") as caught:
-        record(tmp_path, Failing().eval(), torch.ones(2, 4), full=(1, 9))
+        record_run(tmp_path, Failing().eval(), torch.ones(2, 4), full=(1, 9))
     assert "before are recorded in" in str(caught.value)
     part = record_file.load(tmp_path).recording
     assert part.calls == caught.value.recording.calls
@@ -349,7 +350,7 @@ def test_a_run_that_fails_in_another_process_leaves_its_part(tmp_path):
     source += "    return lambda: x.exp() + torch.ones(3)\n"
     (tmp_path / "model.py").write_text(source)
     with pytest.raises(RunError, match=r"failed in aten::add\.Tensor of no module after"):
-        record(tmp_path / "out", on="capability=default", make=f"{tmp_path}/model.py:make")
+        record_run(tmp_path / "out", on="capability=default", make=f"{tmp_path}/model.py:make")
     part = record_file.load(tmp_path / "out").recording
     assert [c.operator for c in part.calls if "exp" in c.operator] == ["aten::exp"]
     with pytest.raises(DiagnosisError, match="a run that failed, so it has no results"):

@@ -14,7 +14,8 @@ import torch
 
 from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
-from pytest_udftorch.diagnose import Site, assigned, cheapest_libraries
+from pytest_udftorch.diagnose import assigned, cheapest_libraries
+from pytest_udftorch.diagnose.runs.switch import Site
 from pytest_udftorch.diagnose.tolerance.search import Search
 from pytest_udftorch.errors import DiagnosisError, UnknownFunctionError
 

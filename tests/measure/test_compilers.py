@@ -213,7 +213,7 @@ def test_a_wrong_compiler_is_refused_by_its_check():
 
         return run
 
-    measure.register(measure.Executor("slightly-wrong", make))
+    measure.register_executor(measure.Executor("slightly-wrong", make))
     model = small()
     with recording() as reports:
         found = backend(model, "slightly-wrong")(X)
@@ -232,7 +232,7 @@ def test_a_compiler_that_fails_leaves_the_graph_alone():
     def refuse(model, inputs):
         raise ValueError("no such operator")
 
-    measure.register(measure.Executor("refuses", refuse))
+    measure.register_executor(measure.Executor("refuses", refuse))
     model = small()
     with recording() as reports:
         assert torch.equal(backend(model, "refuses")(X), model(X))

@@ -61,9 +61,9 @@ def slow_executor():
 
         return run
 
-    measure.register(measure.Executor("slow", make))
+    measure.register_executor(measure.Executor("slow", make))
     yield "slow"
-    measure.unregister("slow")
+    measure.unregister_executor("slow")
 
 
 @pytest.fixture
@@ -290,11 +290,11 @@ def test_executor_outside_the_error_budget_is_not_used(model, x):
     def make(wrong, inputs):
         return lambda *given: wrong(*given) * 1.01
 
-    measure.register(measure.Executor("wrong", make))
+    measure.register_executor(measure.Executor("wrong", make))
     try:
         plan = measure.oracle(model, x, executors=["eager", "wrong"], **QUICK)
     finally:
-        measure.unregister("wrong")
+        measure.unregister_executor("wrong")
     assert plan.report["members"]["wrong"]["agrees"] is False
     assert "wrong" not in plan.report["unit_ns"]
     with pytest.raises(errors.PlanError, match="error budget"):
@@ -373,14 +373,14 @@ def test_eager_itself_can_be_outside_of_the_error_budget(model, x, nothing_hopel
         exact = exact.double()
         return lambda *given: exact(*(t.double() for t in given)).float()
 
-    measure.register(measure.Executor("exact", make))
+    measure.register_executor(measure.Executor("exact", make))
     try:
         plan = measure.oracle(model, x, executors=["eager", "exact"], max_ulp=1, **QUICK)
         assert plan.report["members"]["eager"]["worst_ulp"] > 1
         assert plan.uniform == "exact"
         assert torch.equal(plan.apply(model)(x), model.double()(x.double()).float())
     finally:
-        measure.unregister("exact")
+        measure.unregister_executor("exact")
     assert "greedy" in plan.report["plans"]
     assert "best of two runs" not in plan.report["plans"]
 
@@ -475,12 +475,12 @@ def test_ctrl_c_within_a_measurement_ends_the_search(model, x):
 
         return run
 
-    measure.register(measure.Executor("interrupted", make))
+    measure.register_executor(measure.Executor("interrupted", make))
     try:
         with pytest.raises(KeyboardInterrupt):
             measure.oracle(model, x, executors=["eager", "interrupted"], **QUICK)
     finally:
-        measure.unregister("interrupted")
+        measure.unregister_executor("interrupted")
     assert calls == 12
 
 

@@ -15,7 +15,7 @@ from torch._inductor.utils import fresh_cache
 
 from pytest_udftorch import errors, measure
 from pytest_udftorch.errors import DeviceMissingError, MeasureError
-from pytest_udftorch.measure.planning import pairs
+from pytest_udftorch.measure.planning import executors, pairs
 from pytest_udftorch.measure.planning.executors import REGISTRY, jax
 
 
@@ -42,7 +42,7 @@ def images():
 @pytest.fixture
 def own_executor():
     def add(name, make):
-        measure.register(measure.Executor(name, make))
+        measure.register_executor(measure.Executor(name, make))
         return name
 
     yield add
@@ -547,12 +547,12 @@ def test_one_executor_needs_no_list(tiny, images):
             "given twice",
         ),
         (
-            lambda m, x: measure.register(measure.Executor("fx", None)),
+            lambda m, x: measure.register_executor(measure.Executor("fx", None)),
             errors.ExecutorError,
             "Taken",
         ),
         (
-            lambda m, x: measure.unregister("compile"),
+            lambda m, x: measure.unregister_executor("compile"),
             errors.ExecutorError,
             "cannot be removed",
         ),
@@ -605,8 +605,8 @@ def test_one_executor_needs_no_list(tiny, images):
             for e in (0, None, [1], [["eager"]], object())
         ),
         (lambda m, x: pairs.model_pair(_locked(), x), errors.MeasureError, "cannot be copied"),
-        (lambda m, x: measure.register("fx"), errors.ExecutorError, "not an executor"),
-        (lambda m, x: measure.unregister("none"), errors.ExecutorError, "No executor"),
+        (lambda m, x: measure.register_executor("fx"), errors.ExecutorError, "not an executor"),
+        (lambda m, x: measure.unregister_executor("none"), errors.ExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], errors.ExecutorError, "not in this pair"),
     ],
 )
@@ -616,13 +616,13 @@ def test_errors_say_what_to_do(tiny, images, call, error, says):
 
 
 def test_a_reset_removes_what_was_registered_and_nothing_else():
-    shipped = measure.registered()
-    measure.register(measure.Executor("own", lambda model, _: model))
-    assert measure.registered() == [*shipped, "own"]
+    shipped = executors.registered()
+    measure.register_executor(measure.Executor("own", lambda model, _: model))
+    assert executors.registered() == [*shipped, "own"]
     REGISTRY.reset()
-    assert measure.registered() == shipped
+    assert executors.registered() == shipped
     with pytest.raises(errors.ExecutorError, match="No executor 'own'"):
-        measure.resolve("own")
+        executors.resolve("own")
 
 
 def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
@@ -697,6 +697,6 @@ def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatc
 
 @pytest.mark.slow
 def test_every_base_executor_agrees_or_says_why(tiny, images):
-    pair = pairs.model_pair(tiny, images, measure.registered())
+    pair = pairs.model_pair(tiny, images, executors.registered())
     pair.check()
     assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}

@@ -166,7 +166,7 @@ class Counted:
 
 def own(name, spoil=lambda y: y):
     counted = Counted(spoil)
-    measure.register(measure.Executor(name, counted))
+    measure.register_executor(measure.Executor(name, counted))
     return counted
 
 
@@ -228,7 +228,7 @@ def test_wrong_code_is_not_used():
     def refuse(model, inputs):
         raise ValueError("no code for this")
 
-    measure.register(measure.Executor("refuses", refuse))
+    measure.register_executor(measure.Executor("refuses", refuse))
     run = sized("refuses")
     with torch.no_grad():
         for _ in range(4):

@@ -20,7 +20,7 @@ import pytest
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import CertificateError
-from pytest_udftorch.prove import fpcore, herbie_platform, load
+from pytest_udftorch.prove import fpcore, herbie_platform, load_certificate
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.verify.export import FORMULAS
 
@@ -137,7 +137,7 @@ def apart(expression, known, function):
 def certificates():
     paths = [p for lib in ("corem", "corem-composites") for p in UDFS.glob(f"{lib}/*/*float32.c*")]
     assert len(paths) == 34
-    return [load(path) for path in sorted(paths)]
+    return [load_certificate(path) for path in sorted(paths)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from parameters import mostly_slow
 from pytest_udftorch import errors, prove
 from pytest_udftorch.errors import LibraryError, VerifyError
 from pytest_udftorch.prove.exact.rounding import assert_bitwise_same, assert_correctly_rounded
-from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample
+from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample_inputs
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.chunks import run_chunk
 from pytest_udftorch.prove.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
@@ -102,7 +102,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     if function in TWO_ARGUMENTS:
         columns = checker.inputs(2, 11, 0, 20_000)
     else:
-        columns = (sample(function, 20_000, seed=11).view(np.float32),)
+        columns = (sample_inputs(function, 20_000, seed=11).view(np.float32),)
     got, want = through(function, "scalar", *columns), checker.mpfr(function, *columns)
     both_nan = np.isnan(got) & np.isnan(want)
     assert np.array_equal(got.view(np.uint32)[~both_nan], want.view(np.uint32)[~both_nan])
@@ -112,7 +112,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
 @pytest.mark.parametrize("function", mostly_slow(PAIRS.function_names, ("sin", "erf", "pow")))
 def test_strata_have_the_digests_that_corem_is_certified_with(function):
     schedule = schedule_of("corem-ff", function, count_hard=False)
-    stored = prove.load(certificate_of(COREM, function))
+    stored = prove.load_certificate(certificate_of(COREM, function))
     chunks = (0,) if function in TWO_ARGUMENTS else STRATA
     assert verify.sample_mismatches(stored, schedule, chunks) == []
 
@@ -122,11 +122,11 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
     path = certificate_of(PAIRS, function)
     if not path.exists():
         pytest.skip(f"{function} has no certificate yet")
-    stored = prove.load(path)
+    stored = prove.load_certificate(path)
     assert stored.failures() == []
     (run,) = stored.runs
     assert run.complete
-    assert run.digest() == prove.load(certificate_of(COREM, function)).runs[0].digest()
+    assert run.digest() == prove.load_certificate(certificate_of(COREM, function)).runs[0].digest()
     # How many inputs need double precision is counted, and not taken over.
     assert run.tally.hard > 0
     schedule = schedule_of("corem-ff", function, count_hard=False)

@@ -14,13 +14,13 @@ from pytest_udftorch.prove.exact.rounding import (
     assert_ulp,
     correctly_rounded,
 )
-from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.prove.exact.strategies import sample_inputs
 
 FUNCTIONS = ("exp", "expm1", "log", "sin", "cos")
 
 
 def right(function, count=2000):
-    x = sample(function, count, seed=5).view(np.float32)
+    x = sample_inputs(function, count, seed=5).view(np.float32)
     return x, correctly_rounded(x, function=function).view(np.float32)
 
 

@@ -13,7 +13,7 @@ from pytest_udftorch import errors
 from pytest_udftorch.prove.exact import rounding, ziv
 from pytest_udftorch.prove.exact.formats import FORMATS, decode, encode
 from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_error
-from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.prove.exact.strategies import sample_inputs
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
@@ -77,14 +77,14 @@ def test_oracles_agree_on_pairs_of_landmarks(function, dtype):
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_oracles_agree_on_a_sample(function):
-    x = sample(function, 1500, seed=1).view(np.float32)
+    x = sample_inputs(function, 1500, seed=1).view(np.float32)
     by_mpfr = correctly_rounded(x, function=function)
     by_mpmath = correctly_rounded(x, function=function, oracle="mpmath")
     assert np.array_equal(by_mpfr, by_mpmath)
 
 
 def test_comparing_the_oracles_can_fail():
-    x = sample("exp", 1500, seed=1).view(np.float32)
+    x = sample_inputs("exp", 1500, seed=1).view(np.float32)
     wrong = correctly_rounded(x, function="exp2", oracle="mpmath")
     assert not np.array_equal(correctly_rounded(x, function="exp"), wrong)
 
@@ -177,7 +177,7 @@ def test_shape_is_kept_and_nans_are_canonical():
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_error_of_correctly_rounded_results_is_at_most_half(function):
-    x = sample(function, 500, seed=2).view(np.float32)
+    x = sample_inputs(function, 500, seed=2).view(np.float32)
     got = correctly_rounded(x, function=function)
     errors = ulp_error(got.view(np.float32), x, function=function)
     assert errors.max() <= 0.5

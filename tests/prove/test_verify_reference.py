@@ -14,7 +14,7 @@ import pytest
 from pytest_udftorch import errors
 from pytest_udftorch.errors import CacheError
 from pytest_udftorch.prove.exact.rounding import correctly_rounded
-from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.prove.exact.strategies import sample_inputs
 from pytest_udftorch.prove.verify.reference import checker as reference
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, KNOWN
 
@@ -52,7 +52,7 @@ def test_checker_knows_every_function(checker):
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_mpfr_in_c_agrees_with_the_oracle(checker, function):
-    x = sample(function, 3000, seed=11).view(np.float32)
+    x = sample_inputs(function, 3000, seed=11).view(np.float32)
     want = correctly_rounded(x, function=function).view(np.float32)
     assert same(checker.mpfr(function, x), want)
 
@@ -69,7 +69,7 @@ def test_mpfr_in_c_agrees_with_the_oracle_on_pairs(checker, function):
 def test_llvmlibc_is_correctly_rounded_on_a_sample(checker, monkeypatch, archive, function):
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(archive))
     if FUNCTIONS[function].arity == 1:
-        arguments = (sample(function, 3000, seed=12).view(np.float32),)
+        arguments = (sample_inputs(function, 3000, seed=12).view(np.float32),)
     else:
         arguments = checker.inputs(2, 6, 0, 4000)
     assert same(by_llvmlibc(function, *arguments), checker.mpfr(function, *arguments))
@@ -92,7 +92,7 @@ def test_where_llvmlibc_rounds_a_power_wrongly_mpfr_is_right(checker, monkeypatc
 
 @needs_llvmlibc
 def test_comparing_references_can_fail(checker):
-    x = sample("exp", 3000, seed=12).view(np.float32)
+    x = sample_inputs("exp", 3000, seed=12).view(np.float32)
     assert not same(by_llvmlibc("exp", x), checker.mpfr("exp2", x))
 
 

@@ -183,7 +183,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path):
     made = verified(schedule, target, resume=True, chunks=AROUND_ONE, progress=watch)
     assert watch.first == 11
     assert facts(made.runs[0]) == facts(whole)
-    assert facts(prove.load(target).runs[0]) == facts(whole)
+    assert facts(prove.load_certificate(target).runs[0]) == facts(whole)
     assert not list(tmp_path.glob("*exp*.journal"))
 
 
@@ -204,7 +204,7 @@ def test_a_killed_process_loses_nothing(tmp_path, start_process):
     process = start_process([*command, "--resume"])
     assert process.wait() == 0
     (target,) = tmp_path.glob("*.certificate.json")
-    assert facts(prove.load(target).runs[0]) == facts(whole)
+    assert facts(prove.load_certificate(target).runs[0]) == facts(whole)
 
 
 def _lines(folder):
@@ -231,7 +231,7 @@ def test_other_chunks_complete_a_certificate(tmp_path):
     target = tmp_path / "exp.json"
     verified(schedule, target, chunks=AROUND_ONE[:5])
     verified(schedule, target, chunks=AROUND_ONE[5:])
-    (run,) = prove.load(target).runs
+    (run,) = prove.load_certificate(target).runs
     assert facts(run) == facts(run_of(schedule, tmp_path))
 
 
@@ -240,7 +240,7 @@ def test_another_form_is_added_and_the_same_one_replaced(tmp_path):
     verified(small_schedule(), target, chunks=AROUND_ONE[:2])
     verified(small_schedule(flush=True), target, chunks=AROUND_ONE[:2])
     verified(small_schedule(), target, chunks=AROUND_ONE[:2])
-    runs = prove.load(target).runs
+    runs = prove.load_certificate(target).runs
     assert sorted(r.identity["flush"] for r in runs) == [False, True]
 
 
@@ -258,7 +258,7 @@ def test_a_part_never_replaces_a_complete_certificate(tmp_path):
     # Another form joins it, the same one elsewhere starts a certificate of its own, and all
     # chunks may replace it.
     verified(replace(schedule, flush=True), target, chunks=[0])
-    kept, part = prove.load(target).runs
+    kept, part = prove.load_certificate(target).runs
     assert (facts(kept), part.complete) == (facts(whole.runs[0]), False)
     assert not verified(schedule, tmp_path / "part.json", chunks=[0]).runs[0].complete
     assert verified(schedule, target, chunks=range(4), judge_all=True).runs[0].complete
@@ -268,7 +268,7 @@ def test_a_sample_is_compared_with_a_run_that_flushes_as_it_does(tmp_path):
     target, subnormal = tmp_path / "exp.json", 0xC2B8  # exp of -92 to -92.5
     for flush in (True, False):
         verified(small_schedule(flush=flush), target, chunks=[subnormal])
-    stored = prove.load(target)
+    stored = prove.load_certificate(target)
     # What flushes comes last, whatever was run first.
     assert [r.identity["flush"] for r in stored.runs] == [False, True]
     one, other = (r.chunks[subnormal][0] for r in stored.runs)

@@ -416,7 +416,7 @@ def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
     assert [c["device"] for c in cells] == ["cpu", "cuda"]
     assert profile.to_dict()["operators"][1]["device"] == "cuda"
     assert list(profile.to_pandas()["device"]) == ["cpu", "cuda"]
-    assert "exp cuda" in report.html([profile], title="devices")
+    assert "exp cuda" in report.profiles_html([profile], title="devices")
     first = profile.first("inf")
     assert (first.device, first.time_ns) == ("cuda", 11)
     assert "(float32, cuda)" in str(first)

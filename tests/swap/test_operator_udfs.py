@@ -423,7 +423,7 @@ def test_calls_are_profiled_as_those_of_functions(cpp, kind, tmp_path):
     assert profile.meta["build_id"]
     # Everything that reads profiles takes them.
     assert "aten::log" in report.terminal([profile])
-    assert "aten::log" in report.html([profile])
+    assert "aten::log" in report.profiles_html([profile])
     assert set(profile.to_pandas()["form"]) == {"operator"}
 
 

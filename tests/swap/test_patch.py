@@ -20,10 +20,10 @@ import torch
 
 from pytest_udftorch import build_library, cli, find_library, patched
 from pytest_udftorch.errors import PatchError, UdfError, UnknownFunctionError, UnknownLibraryError
-from pytest_udftorch.swap import find_compiler
 from pytest_udftorch.swap.patch import folder as patch_folder
 from pytest_udftorch.swap.patch.check import check
 from pytest_udftorch.swap.patch.stub import MAIN, make_stubs
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
 TORCH = Path(torch.__file__).parent
 HERE = Path(__file__).parent

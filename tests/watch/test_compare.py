@@ -15,7 +15,7 @@ from observed import META, Recorder
 from pytest_udftorch import cli
 from pytest_udftorch.errors import CompareError
 from pytest_udftorch.prove.verify.certificate import Tally
-from pytest_udftorch.prove.verify.certificate_file import save
+from pytest_udftorch.prove.verify.certificate_file import save_certificate
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.records.profile import Profile
 from pytest_udftorch.watch.compare import baseline, change, outputs
@@ -294,7 +294,7 @@ def test_command_on_certificates(tmp_path, capsys):
     paths = []
     for library, wrong in (("corem", 0), ("mine", 12)):
         path = tmp_path / library / "exp.float32.certificate.json"
-        save(make(make_run(wrong=wrong), library=library), path)
+        save_certificate(make(make_run(wrong=wrong), library=library), path)
         paths.append(str(path))
     assert cli.main(["compare", *paths, "--fail=wrong:0"]) == cli.FAILED
     said = capsys.readouterr()

@@ -29,7 +29,7 @@ _NAMES, _BOX, _COLUMNS = 250, 26, 28
 _EDGES: Final = 4000
 
 
-def save_page(difference: Difference, path: Path) -> Path:
+def save_difference_page(difference: Difference, path: Path) -> Path:
     """Write a comparison as a page.
 
     Raises:

@@ -82,7 +82,7 @@ def digests_of(*sides: Side) -> str:
 
 
 # Each option of a run is a parameter.
-def record(  # noqa: PLR0913
+def record_run(  # noqa: PLR0913
     folder: str | Path,
     model: Any = None,
     inputs: Any = (),

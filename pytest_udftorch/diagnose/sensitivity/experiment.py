@@ -63,8 +63,8 @@ def significant_bits(  # noqa: PLR0913
         functions: which functions; by default all.
         operators: which operators, by name (``"mm"``, ``"aten::mm"``); by default all.
         samples: runs, 3 or more.
-        on: a side of :func:`pytest_udftorch.diagnose.side` that says how the runs are done, such as
-            ``"cuda"`` or ``"dtype=bfloat16"``; not compiled.
+        on: a :class:`pytest_udftorch.diagnose.Side`, or its text, that says how the runs are done,
+            such as ``"cuda"`` or ``"dtype=bfloat16"``; not compiled.
         make: instead of model and inputs; see :func:`pytest_udftorch.diagnose.first_difference`.
         train: whether loss, backward pass and optimizer follow; by default in training mode.
         steps: of training, or forward passes.

@@ -182,7 +182,7 @@ def _near_integers(scale: Fraction) -> set[int]:
 # Samples -----------------------------------------------------------------------------
 
 
-def sample(
+def sample_inputs(
     function: str,
     count: int,
     *,
@@ -291,7 +291,7 @@ def hard_cases(path: Path) -> SearchStrategy[np.float32]:
     return near([int(case) for case in read_hard_cases(path)])
 
 
-def structured() -> SearchStrategy[np.float32]:
+def few_significand_bits() -> SearchStrategy[np.float32]:
     """Draw significands with few bits set, any sign and exponent: exact and half-way cases."""
     from hypothesis import strategies as st
 
@@ -306,7 +306,11 @@ def float32_inputs(function: str, hard: Path | None = None) -> SearchStrategy[np
     """Join all strategies of this module that suit ``function``."""
     from hypothesis import strategies as st
 
-    parts: list[SearchStrategy[Any]] = [by_encoding(), near_thresholds(function), structured()]
+    parts: list[SearchStrategy[Any]] = [
+        by_encoding(),
+        near_thresholds(function),
+        few_significand_bits(),
+    ]
     if function in ("sin", "cos", "tan"):
         parts.append(near_half_pi())
     if hard is not None:

@@ -90,7 +90,7 @@ def as_json(certificate: Certificate) -> dict[str, Any]:
     return data
 
 
-def save(certificate: Certificate, path: Path) -> None:
+def save_certificate(certificate: Certificate, path: Path) -> None:
     """Write a certificate; the file appears whole or not at all.
 
     Raises:
@@ -105,7 +105,7 @@ def save(certificate: Certificate, path: Path) -> None:
         ) from error
 
 
-def load(path: Path) -> Certificate:
+def load_certificate(path: Path) -> Certificate:
     """Read a certificate and check every digest in it.
 
     Raises:

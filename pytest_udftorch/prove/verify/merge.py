@@ -19,7 +19,7 @@ from pytest_udftorch.prove.verify.certificate import (
 from pytest_udftorch.prove.verify.reference.checker import BINS
 
 
-def merge(certificates: Iterable[Certificate]) -> Certificate:
+def merge_certificates(certificates: Iterable[Certificate]) -> Certificate:
     """Merge certificates of other forms, or of other parts of the inputs, into one.
 
     Raises:

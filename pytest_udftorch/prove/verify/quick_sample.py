@@ -173,10 +173,10 @@ def _strata(function: str, udf: UdfFunction | None, seed: int) -> Mapping[str, l
         found["boundaries"] = [_boundaries(function)]
         if function in ("sin", "cos", "tan"):
             found["near multiples of pi/2"] = [
-                strategies.sample(function, COUNT, seed=seed, kinds=("pi",))
+                strategies.sample_inputs(function, COUNT, seed=seed, kinds=("pi",))
             ]
         found["few bits set"] = [
-            strategies.sample(function, COUNT, seed=seed, kinds=("structured",))
+            strategies.sample_inputs(function, COUNT, seed=seed, kinds=("structured",))
         ]
     else:
         binades, special = _binades(rng), _special()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify.candidate_search import Request
 from pytest_udftorch.prove.verify.certificate import MAY_HAVE, MODES, Certificate, Run
-from pytest_udftorch.prove.verify.certificate_file import load, save
+from pytest_udftorch.prove.verify.certificate_file import load_certificate, save_certificate
 from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.run import Execution, execute
 from pytest_udftorch.prove.verify.schedule import Schedule, make_schedule
@@ -77,13 +77,13 @@ def repeat(library: str, function: str, path: Path, how: Execution) -> Iterator[
         CertificateError: there is no readable certificate.
         The errors of ``make_schedule`` and ``execute``.
     """
-    for run in load(path).runs:
+    for run in load_certificate(path).runs:
         if run.complete:
             yield _repeat_one(library, function, path, run, how)
 
 
 def _repeat_one(library: str, function: str, path: Path, run: Run, how: Execution) -> Repeated:
-    stored = load(path)
+    stored = load_certificate(path)
     schedule = _schedule(library, function, stored, run)
     others = any(run.identity.get(k) != getattr(schedule.candidate, k) for k in MAY_HAVE)
     if others or stored.subject != schedule.subject():
@@ -103,7 +103,7 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
     if not differ:
         identity = {**run.identity, **{k: getattr(schedule.candidate, k) for k in _BUILD}}
         runs = (replace(r, identity=identity) if r.key == run.key else r for r in stored.runs)
-        save(replace(stored, runs=tuple(runs)), path)
+        save_certificate(replace(stored, runs=tuple(runs)), path)
     return Repeated(label, known=False, differ=differ)
 
 

@@ -23,10 +23,10 @@ from pytest_udftorch.prove.exact.formats import FORMATS, decode
 from pytest_udftorch.prove.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.prove.verify.candidate import SIXTEEN_BITS, STOCK
 from pytest_udftorch.prove.verify.certificate import MODES, Certificate, Example, Run, Tally
-from pytest_udftorch.prove.verify.certificate_file import load, save
+from pytest_udftorch.prove.verify.certificate_file import load_certificate, save_certificate
 from pytest_udftorch.prove.verify.chunks import local_file, outputs_digest
 from pytest_udftorch.prove.verify.journal import Journal
-from pytest_udftorch.prove.verify.merge import in_order, merge
+from pytest_udftorch.prove.verify.merge import in_order, merge_certificates
 from pytest_udftorch.prove.verify.reference.checker import load_checker
 from pytest_udftorch.prove.verify.schedule import Schedule
 from pytest_udftorch.prove.verify.workers import default_workers, results_of
@@ -219,7 +219,7 @@ def verify(
     if run is None:
         run = _journaled(schedule, path, how, resume)
     fresh = Certificate(schedule.subject(), schedule.domain(), (run,))
-    save(_joined(certificate, fresh), certificate)
+    save_certificate(_joined(certificate, fresh), certificate)
     path.unlink(missing_ok=True)
     return fresh
 
@@ -244,7 +244,7 @@ def _readable(path: Path) -> Certificate | None:
     if not path.exists():
         return None
     try:
-        return load(path)
+        return load_certificate(path)
     except CertificateError:
         return None
 
@@ -281,7 +281,7 @@ def _is_plain(run: Run) -> bool:
 
 def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:
     """Return a run of another library's certificate, and the words that name it."""
-    stored = load(path)
+    stored = load_certificate(path)
     same = all(stored.subject[k] == schedule.subject()[k] for k in ("function", "dtype"))
     if not same or stored.domain != schedule.domain():
         raise CertificateError(
@@ -305,7 +305,7 @@ def _joined(path: Path, fresh: Certificate) -> Certificate:
         return fresh
     (run,) = fresh.runs
     try:
-        return merge([stored, fresh])
+        return merge_certificates([stored, fresh])
     except CertificateError:
         others = tuple(r for r in stored.runs if r.key != run.key)
         return replace(stored, runs=in_order((*others, run)))

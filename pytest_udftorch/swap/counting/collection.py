@@ -31,7 +31,7 @@ from pytest_udftorch.swap.native.runtime import Cells, Slot, runtime
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.file import ProfileWriter
 from pytest_udftorch.swap.records.layout import DEPTHS, Records
-from pytest_udftorch.swap.records.profile import Profile, merge
+from pytest_udftorch.swap.records.profile import Profile, merge_profiles
 from pytest_udftorch.swap.records.runs import own
 from pytest_udftorch.swap.records.totals import add_cells, add_operators
 
@@ -293,7 +293,7 @@ class Collector:
                 notes=notes,
             )
         own = None if self.writer is None else self.writer.path
-        return merge([mine, *self._spool.profiles(self.meta["session"], own)])
+        return merge_profiles([mine, *self._spool.profiles(self.meta["session"], own)])
 
     def _drain(self) -> None:
         while not self._stopping.wait(_DRAIN_S):

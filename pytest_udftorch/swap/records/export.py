@@ -183,7 +183,7 @@ def save(profile: ProfileData, path: str | Path) -> None:
     """Write one file that :meth:`Profile.load` reads back.
 
     Raises:
-        ProfileFileError: as from :class:`pytest_udftorch.watch.ProfileWriter`.
+        ProfileFileError: as from :class:`pytest_udftorch.swap.records.file.ProfileWriter`.
     """
     table = Renamer()
     cells, operators, events = (

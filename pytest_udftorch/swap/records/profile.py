@@ -2,7 +2,7 @@
 """Profiles: which function was called where, how often, on what range, for how long.
 
 A :class:`Profile` is made from the records of one process, or of several by
-:func:`merge`. It does not change, and needs neither torch nor the native runtime.
+:func:`merge_profiles`. It does not change, and needs neither torch nor the native runtime.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Profile(Showable):
             NoProfileError: a folder without a profile, or no such scope.
             ProfileError: the folder holds several runs, and ``add_runs`` is not set; they are of
                 different libraries, builds or depths.
-            ProfileFileError: as from :func:`pytest_udftorch.watch.read`.
+            ProfileFileError: as from :func:`pytest_udftorch.swap.records.file.read`.
         """
         files = _distinct(_read_all(Path(path)))
         if not add_runs:
@@ -121,7 +121,7 @@ class Profile(Showable):
         if scope is not None and not any(scope in f.cells for f, _ in files):
             known = {s for f, _ in files for s in f.cells}
             raise NoProfileError(f"{path} has no scope {scope!r}. {nearest(scope, known)}")
-        return merge(_from_file(file, notes, scope) for file, notes in files)
+        return merge_profiles(_from_file(file, notes, scope) for file, notes in files)
 
     # What was profiled ---------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Profile(Showable):
     save = export.save
 
 
-def merge(profiles: Iterable[Profile]) -> Profile:
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
     """Return one profile of several parts, processes or ranks of the same run.
 
     Raises:
@@ -335,10 +335,12 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     groups: dict[str, list[Profile]] = {}
     for profile in profiles:
         groups.setdefault(profile.label, []).append(profile)
-    return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
+    return [
+        merge_profiles(groups[label]) for label in sorted(groups, key=lambda label: label != "std")
+    ]
 
 
-def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
+def load_profiles(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
     """Read files and folders; return one profile for each library, ``std`` first.
 
     A file that is named twice, or is a copy of another, counts once.

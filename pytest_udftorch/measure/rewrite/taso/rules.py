@@ -96,7 +96,7 @@ def sides(text: str, arrow: str, where: str) -> tuple[Term, Term]:
     return left, right
 
 
-def read(path: Path = RULES) -> list[Rule]:
+def read_rules(path: Path = RULES) -> list[Rule]:
     """Read a file of rules; nothing is proved.
 
     Raises:
@@ -207,7 +207,7 @@ def by_numbers(left: Term, right: Term) -> tuple[str, str]:
         return "", f"they differ on one of {TRIALS} sets of small whole numbers"
 
 
-def judge(left: Term, right: Term, prover: Prover | None = None) -> Proof:
+def judge_rule(left: Term, right: Term, prover: Prover | None = None) -> Proof:
     """Judge a substitution by axioms and by numbers.
 
     Raises:
@@ -229,7 +229,7 @@ def checked(rules: Iterable[Rule]) -> list[Rule]:
     """
     sound = []
     for rule in rules:
-        proof = judge(rule.left, rule.right)
+        proof = judge_rule(rule.left, rule.right)
         if not proof.holds:
             raise RewriteError(
                 f"The rule {rule.name!r} is not sound: {proof.why}. It says {show(rule.left)} => "

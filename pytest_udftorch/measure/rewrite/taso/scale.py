@@ -23,7 +23,7 @@ from pytest_udftorch.base.optional import package
 from pytest_udftorch.base.plain_data import shown
 from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure.rewrite.taso.language import Term, show
-from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge
+from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge_rule
 
 #: Candidates that one task judges: a line of the journal is written at the latest after so many.
 _TASK: Final = 16
@@ -39,7 +39,7 @@ def _alone() -> None:
 
 
 def _judged(pairs: Sequence[tuple[Term, Term]]) -> list[Proof]:
-    return [judge(*pair) for pair in pairs]
+    return [judge_rule(*pair) for pair in pairs]
 
 
 def _head() -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _on_cluster(
             yield waiting[done], done.result()
 
 
-def judge_all(
+def judge_rules(
     candidates: Sequence[tuple[Term, Term]],
     *,
     journal: str | Path | None = None,
