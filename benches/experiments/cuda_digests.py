@@ -29,8 +29,7 @@ import triton
 from benches.experiments import command
 from pytest_udftorch import find_library, patched
 from pytest_udftorch.measure.timing.device import describe_device
-from pytest_udftorch.prove import Certificate
-from pytest_udftorch.prove import load_certificate as load_certificate
+from pytest_udftorch.prove import Certificate, load_certificate
 from pytest_udftorch.prove.verify.certificate import Run
 from pytest_udftorch.swap import FUNCTIONS
 from pytest_udftorch.swap.compiled.follower import follower

@@ -31,12 +31,12 @@ from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
-from pytest_udftorch import UdfError, watch
-from pytest_udftorch.prove import Certificate
-from pytest_udftorch.prove import load_certificate as load_certificate
+from pytest_udftorch import UdfError
+from pytest_udftorch.prove import Certificate, load_certificate
 from pytest_udftorch.prove.verify.merge import comparison_table
-from pytest_udftorch.swap import FUNCTIONS, reach
+from pytest_udftorch.swap import FUNCTIONS
 from pytest_udftorch.swap.operators.table import reached
+from pytest_udftorch.swap.reach import table as reach
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.toolchain.environment import caption
 
@@ -507,7 +507,7 @@ def profile_structs(results: Results) -> str:
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):
-        dtype = getattr(watch, name)
+        dtype = getattr(layout, name)
         rows = []
         for field, (kind, offset, *_) in dtype.fields.items():
             # As code: Markdown reads [a][b] as a link.
