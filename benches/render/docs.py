@@ -35,7 +35,8 @@ from pytest_udftorch import UdfError, watch
 from pytest_udftorch.measure import caption
 from pytest_udftorch.prove import Certificate, comparison_table
 from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import FUNCTIONS, reach, reached
+from pytest_udftorch.swap import FUNCTIONS, reached
+from pytest_udftorch.swap.reach import table as reach
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"

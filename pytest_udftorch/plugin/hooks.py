@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.measure.timing.timers import SyncTimer
     from pytest_udftorch.plugin.golden import GoldenValues
     from pytest_udftorch.plugin.run_profile import RunProfile
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
     from pytest_udftorch.reproduce.order.invariance import Invariance
     from pytest_udftorch.reproduce.order.tree import SummationTree
     from pytest_udftorch.swap.library.description import UdfLibrary
@@ -95,12 +95,12 @@ def _switcher(config: pytest.Config) -> Switcher:
         from pytest_udftorch.errors import UnsupportedHostError
 
         try:
-            from pytest_udftorch.plugin.switching import Switcher
+            from pytest_udftorch.plugin.switcher import Switcher
         except UnsupportedHostError as error:
             raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
-        from pytest_udftorch.plugin.reached import Reached
+        from pytest_udftorch.plugin.reach_check import Reached
 
         # The last one registered is called first.
         reached = Reached(config, config.stash[_OPTIONS], switcher)
