@@ -348,7 +348,7 @@ def sync_timer() -> Callable[..., SyncTimer]:
     See :func:`pytest_udftorch.measure.sync_timer`. ``.compare({name: call})`` times callables
     interleaved. Asking for CUDA on a machine without it skips the test and says why.
     """
-    return _or_skip("timing.timers", "sync_timer")
+    return _or_skip("measure.timing.timers", "sync_timer")
 
 
 @pytest.fixture(scope="session")
@@ -358,7 +358,7 @@ def model_pair() -> Callable[..., ModelPair]:
     See :func:`pytest_udftorch.measure.model_pair`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
-    return _or_skip("planning.pairs", "model_pair")
+    return _or_skip("measure.planning.pairs", "model_pair")
 
 
 @pytest.fixture(scope="session")
@@ -368,4 +368,4 @@ def oracle() -> Callable[..., Plan]:
     See :func:`pytest_udftorch.measure.oracle`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
-    return _or_skip("planning.oracle", "oracle")
+    return _or_skip("measure.planning.plan_search", "oracle")
