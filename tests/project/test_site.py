@@ -39,7 +39,7 @@ def test_the_navigation_has_every_page():
 
 def test_the_reference_of_the_command_is_made_of_its_parsers():
     page = site_pages.command_page()
-    for verb in ("run", "verify", "report", "diff", "cache", "doctor"):
+    for verb in ("run", "verify", "report", "diff", "setup cache", "doctor"):
         assert f"\n## udftorch {verb}\n" in page
         assert f"usage: udftorch {verb}" in page
     assert "--against" in page
