@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pytest_udftorch import __version__
 from pytest_udftorch.base.optional import require
@@ -56,7 +56,7 @@ _END: Final = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of ``udftorch``; its help is the table of verbs, on one screen."""
+    """The parser of ``udftorch``; its help is a table of verbs, on one screen."""
 
     #: A word, a verb, and what it is for.
     rows: list[tuple[str, str, str]]
@@ -64,6 +64,22 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         table = "\n".join(f"{word:9}  {verb:11}  {text}" for word, verb, text in self.rows)
         return f"{self.format_usage()}\n{self.description}\n\n{table}\n\n{_END}"
+
+
+class _Group:
+    """The verbs of a word: each is a row of the table, the first one behind the word."""
+
+    def __init__(self, word: str, commands: Subparsers, rows: list[tuple[str, str, str]]) -> None:
+        self.word = word
+        self.commands = commands
+        self.rows = rows
+
+    def add_parser(self, name: str, *, help: str, **more: Any) -> argparse.ArgumentParser:
+        """Add a verb's parser as argparse does."""
+        self.rows.append((self.word, name, help))
+        self.word = ""
+        parser: argparse.ArgumentParser = self.commands.add_parser(name, help=help, **more)
+        return parser
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -78,10 +94,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.rows = []
     for word, verbs in VERBS.items():
-        for number, add in enumerate(verbs):
-            add(commands)
-            added = commands._choices_actions[-1]  # argparse has no public way to a verb's help
-            parser.rows.append(("" if number else word, added.dest, added.help))
+        group = _Group(word, commands, parser.rows)
+        for add in verbs:
+            add(group)
     for add in HOUSEKEEPING:
         add(commands)
     return parser
