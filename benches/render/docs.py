@@ -27,6 +27,7 @@ from benches.render import cuda as render_cuda
 from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
+from benches.render import house as render_house
 from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
@@ -1635,6 +1636,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "arm_forms": aarch64_forms,
     "arm_sve": aarch64_sve,
     "analysis": analysis,
+    "floors": lambda _: render_house.floors_table(),
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``udftorch``.
+"""What does the command ``udftorch`` do?
 
 Each verb has a module: ``add`` adds its parser and sets ``run``, the function to call. ``VERBS``
 in ``command.py`` lists them by the six words; ``setup.py`` lists what is done once to a machine. A
