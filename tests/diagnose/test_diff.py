@@ -23,7 +23,7 @@ from pytest_udftorch.prove.judge import truth
 from pytest_udftorch.prove.judge.truth import judged
 from pytest_udftorch.swap.observe.recorder import Kept
 
-PAGE = Path(__file__).parents[2] / "docs" / "diff.md"
+PAGE = Path(__file__).parents[2] / "docs" / "diagnose" / "diff.md"
 
 
 @pytest.fixture(scope="module")
