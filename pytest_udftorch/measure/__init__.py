@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING
 
-from pytest_udftorch import names_from
+from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
     from pytest_udftorch.measure.planning.executor import Executor as Executor
