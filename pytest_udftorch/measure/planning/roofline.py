@@ -25,6 +25,7 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.measure.timing.timers import SyncTimer, require_device
 
 pytree: Any = compat.pytree()
@@ -71,18 +72,15 @@ class Ceilings:
         return {k: round(v) if math.isfinite(v) else None for k, v in found.items()}
 
 
-class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
+class _Counter(OperatorWatch):
     """Counts multiplications, and notes which storages are read as a whole."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.convolutions = self.products = 0
         self.read: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute an operator, and count it."""
         result = func(*args, **kwargs)
         packet = compat.packet(func)
         if packet in flop_registry:

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import Call, watching
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.overrides.dispatcher import thread as override_thread
@@ -234,34 +235,23 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with _mode()(found):
+        with watching(_judging(found)):
             yield found
     finally:
         _watching.now = before
 
 
-@functools.cache
-def _mode() -> Any:
-    base: Any = compat.dispatch_mode()
+def _judging(found: Outside) -> Call:
+    """Return what judges each operator after its call."""
 
-    class Watch(base):  # type: ignore[misc]
-        """Judges each operator after its call."""
+    def call(func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        why = reason(func, (args, kwargs), result)
+        if why is not None:
+            found.note(str(func.name()), why)
+        return result
 
-        def __init__(self, found: Outside) -> None:
-            super().__init__()
-            self.found = found
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = kwargs or {}
-            result = func(*args, **given)
-            why = reason(func, (args, given), result)
-            if why is not None:
-                self.found.note(str(func.name()), why)
-            return result
-
-    return Watch
+    return call
 
 
 #: Of ROUNDED and TRIED, those whose 16-bit kernels depend on the number of threads: behind the last
