@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import journals
 import numpy as np
 from observed import META, Recorder, net
 
@@ -285,7 +286,7 @@ def journal_document() -> Any:
         ChunkResult(i, digest(i), digest(9 + i), tally(hard=None if i else 3)) for i in (0, 1)
     ]
     return [
-        {"run": JOURNAL_NAME},
+        {"journal": "verification", "run": JOURNAL_NAME},
         *(
             {
                 "chunk": r.index,
@@ -299,22 +300,18 @@ def journal_document() -> Any:
 
 
 def journal_text(document: Any) -> bytes:
-    lines = []
-    for payload in document if isinstance(document, list) else [document]:
-        text = json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
-        lines.append(hashlib.sha256(text).hexdigest()[:16].encode() + b" " + text + b"\n")
-    return b"".join(lines)
+    return journals.text(document if isinstance(document, list) else [document])
 
 
 def use_journal(path: Path) -> None:
-    with Journal(path, JOURNAL_NAME, resume=True) as journal:
-        total = Tally()
-        for number in sorted(journal.finished):
-            found = journal.finished[number]
-            total += found.tally
-            bytes.fromhex(found.digest + found.normal_digest)
-        canonical_json(total.as_json(32))
-        assert all(type(n) is int for n in journal.finished)
+    journal = Journal(path, JOURNAL_NAME, resume=True)
+    total = Tally()
+    for number in sorted(journal.finished):
+        found = journal.finished[number]
+        total += found.tally
+        bytes.fromhex(found.digest + found.normal_digest)
+    canonical_json(total.as_json(32))
+    assert all(type(n) is int for n in journal.finished)
 
 
 # Plans, and journals of searches -----------------------------------------------------
@@ -351,12 +348,11 @@ SEARCH_KEY = {"inputs": ["x"], "device": "cpu", "torch": "2", "executors": ["eag
 
 
 def search_document() -> Any:
-    return {
-        **SEARCH_KEY,
-        "bounds": [0, 1, 3, 4],
-        "unit_ns": {"eager": [1.0, 2.5, 2]},
-        "unit_profiled_ns": {"eager": [3, 4, 5]},
-    }
+    return [
+        {"journal": "search", "run": SEARCH_KEY},
+        {"bounds": [0, 1, 3, 4], "unit_ns": {"eager": [1.0, 2.5, 2]}},
+        {"unit_profiled_ns": {"eager": [3, 4, 5]}},
+    ]
 
 
 def use_search(path: Path) -> None:
@@ -507,7 +503,7 @@ KINDS = {
     ),
     "journal": Kind(journal_document, "j.journal", journal_text, use_journal),
     "plan": Kind(plan_document, "p.json", lambda d: json.dumps(d).encode(), use_plan),
-    "search": Kind(search_document, "s.json", lambda d: json.dumps(d).encode(), use_search),
+    "search": Kind(search_document, "s.journal", journal_text, use_search),
     "profile": Kind(profile_document, "profiled-1.bin", profile_text, use_profile),
 }
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import journals
 from killed import Scenario
 
 from pytest_udftorch import cli
@@ -231,7 +232,7 @@ def search(folder: Path, library: Path) -> bytes:
         model, x, executors="eager", runs=6, rounds=1, max_units=2, journal=journal
     )  # fmt: skip
     plan.save(file)
-    assert json.loads(journal.read_text())["bounds"]
+    assert journals.entries(journal)["bounds"]
     assert torch.equal(Plan.load(file).apply(model, (x,))(x), expected)
     return str(expected.tolist()).encode()
 
@@ -255,7 +256,7 @@ def plan_files(folder: Path, library: Path) -> bytes:
         assert StoredPlan.load(file) == plan
     plan.save(file)
     assert StoredPlan.load(file) == plan
-    kept = json.loads(journal.read_text())  # in the order in which it was found
+    kept = journals.entries(journal)  # in the order in which it was found
     return json.dumps(kept, sort_keys=True).encode() + file.read_bytes()
 
 

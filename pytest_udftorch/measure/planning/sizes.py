@@ -36,11 +36,11 @@ from torch import nn
 from pytest_udftorch.base import compat, whole_file
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.trees import convert, tensors_in
+from pytest_udftorch.errors import JournalError
 from pytest_udftorch.measure.planning.executor import Executor, Run
 from pytest_udftorch.measure.planning.executors import make, resolve
 from pytest_udftorch.measure.planning.identity import device_name, fingerprint, home
 from pytest_udftorch.measure.planning.pairs import judge_call, recompile_limits
-from pytest_udftorch.measure.planning.search_record import JournalError
 
 EAGER: Final = "eager"
 ALL: Final = "all"

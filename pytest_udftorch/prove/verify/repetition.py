@@ -104,9 +104,8 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
     if run.identity["library_sha256"] == schedule.candidate.library_sha256:
         return Repeated(label, known=True)
     with tempfile.TemporaryDirectory() as folder:
-        journal_path = Path(folder, "again.journal")
-        with Journal(journal_path, schedule.identity(), resume=False) as journal:
-            found = execute(replace(schedule, judge=False), journal, how).chunks
+        journal = Journal(Path(folder, "again.journal"), schedule.identity(), resume=False)
+        found = execute(replace(schedule, judge=False), journal, how).chunks
     differ = tuple(index for index in sorted(run.chunks) if found[index] != run.chunks[index])
     if not differ:
         identity = {**run.identity, **{k: getattr(schedule.candidate, k) for k in _BUILD}}
