@@ -24,13 +24,13 @@ import journals
 import numpy as np
 from observed import META, Recorder, net
 
-from pytest_udftorch.base.plain_data import sealed
+from pytest_udftorch.base.plain_data import canonical_json, sealed
 from pytest_udftorch.diagnose.diff.alignment import aligned, parting
 from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.measure.planning.plans import FORMAT, StoredPlan
 from pytest_udftorch.measure.planning.search_record import SearchRecord
 from pytest_udftorch.prove.verify.certificate import Certificate, ChunkResult, Example, Run, Tally
-from pytest_udftorch.prove.verify.certificate_file import as_json, canonical_json, load, save
+from pytest_udftorch.prove.verify.certificate_file import load, save
 from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.merge import comparison_table, merge
 from pytest_udftorch.swap.library.description import load_library
@@ -256,7 +256,7 @@ def certificate_json() -> str:
         )
         for more in ({}, {"form": "v8"})
     ]
-    return json.dumps(as_json(Certificate(SUBJECT, DOMAIN, tuple(runs))))
+    return json.dumps(Certificate(SUBJECT, DOMAIN, tuple(runs)).document())
 
 
 def certificate_text(document: Any) -> bytes:
@@ -445,7 +445,7 @@ def use_profile(path: Path) -> None:
     [both] = load_all([path, path])
     report.terminal([both])
     report.html([both]).encode()
-    for number, write in enumerate((found.to_json, found.to_csv, found.to_trace, found.save)):
+    for number, write in enumerate((found.save_json, found.save_csv, found.save_trace, found.save)):
         out = path.with_name(f"out{number}")
         out.unlink(missing_ok=True)
         write(out)

@@ -609,7 +609,7 @@ def _call_pair(data: bytes, folder: Path) -> None:
     assert "eager" in pair.working
     pair.check()
     pair["eager"](*pair.inputs)
-    json.dumps(pair.to_json())
+    json.dumps(pair.document())
 
 
 TARGETS: dict[str, Target] = {

@@ -135,8 +135,8 @@ def profile(folder: Path, library: Path) -> bytes:
         saved.unlink()
     with _losses_are_errors():
         found.save(saved)
-    found.to_json(folder / "profile.json")
-    found.to_trace(folder / "trace.json")
+    found.save_json(folder / "profile.json")
+    found.save_trace(folder / "trace.json")
     write_text(folder / "report.html", report.html([found], title="killed"))
     json.loads((folder / "profile.json").read_text())
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) >= len(PARTS)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -164,9 +163,7 @@ class Journal:
         return True
 
     def _line(self, payload: Mapping[str, Any]) -> bytes:
-        text = json.dumps(
-            payload, sort_keys=True, separators=(",", ":"), allow_nan=not self.finite
-        ).encode()
+        text = shapes.canonical_json(payload, finite=self.finite)
         return _hash(text) + b" " + text + b"\n"
 
     def _payload(self, line: bytes) -> Any:

@@ -56,7 +56,7 @@ def test_each_axiom_holds():
 
 def test_generation_narrows_candidates_and_finds_known_rules(generated):
     candidates, funnel = generated
-    counts = list(funnel.to_json().values())[1:7]
+    counts = list(funnel.document().values())[1:7]
     assert counts[2] > counts[3] > counts[4]
     assert counts == sorted(counts, reverse=True)
     assert funnel.enumerated > 2000
@@ -68,7 +68,7 @@ def test_generation_narrows_candidates_and_finds_known_rules(generated):
     assert ("(front (channels i i))", "i") not in shown
     assert all(kind(left) == kind(right) for left, right in candidates)
     paired = enumerate_pairs(2)
-    assert list(paired.to_json().values())[:4] == [funnel.operators, *counts[:3]]
+    assert list(paired.document().values())[:4] == [funnel.operators, *counts[:3]]
     assert paired.after_smaller is None
 
 

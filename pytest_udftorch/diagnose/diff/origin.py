@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
 from pytest_udftorch.errors import DiffSideError, nearest
@@ -47,8 +48,8 @@ class Input:
     value: float | None = None
 
 
-@dataclass(frozen=True)
-class Origin:
+@dataclass(frozen=True, repr=False)
+class Origin(Result):
     """Where the first special number of a run came from.
 
     Attributes:

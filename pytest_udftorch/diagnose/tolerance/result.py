@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.runs.switch import Site
 
 
@@ -31,8 +31,8 @@ class Need:
     ns: float
 
 
-@dataclass(frozen=True)
-class Tolerance:
+@dataclass(frozen=True, repr=False)
+class Tolerance(Result):
     """The cheapest assignment that keeps a metric.
 
     Attributes:
@@ -89,7 +89,7 @@ class Tolerance:
         lines.append(f"the functions' time: {self.saved:.0%} less than under {self.ladder[0]}")
         return "\n".join(lines)
 
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
             "format": "udftorch-tolerance-1",

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import Call, watching
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.overrides.dispatcher import thread as override_thread
@@ -159,8 +160,8 @@ class Kind(Enum):
     UNKNOWN = auto()
 
 
-@dataclass
-class Outside:
+@dataclass(repr=False)
+class Outside(Result):
     """What a run called that is outside of the contract.
 
     Attributes:
@@ -186,8 +187,17 @@ class Outside:
                 "strict=True (--udf-strict) to have such operators listed instead."
             )
 
+    def _shown(self) -> Shown:
+        title = f"{len(self.operators)} operators are outside of the contract of {LIBRARY}"
+        rows = [(name, f"{self.calls[name]:,}", why) for name, why in self.operators.items()]
+        return Shown(title, ("operator", "calls", "why"), rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the operators with their calls as plain data."""
+        return {n: {"calls": self.calls[n], "why": why} for n, why in self.operators.items()}
+
     def text(self) -> str:
-        """Return a line for each operator."""
+        """Return a line for each operator; nothing if none is outside."""
         return "\n".join(
             f"{name}, {self.calls[name]} calls: {why}" for name, why in self.operators.items()
         )

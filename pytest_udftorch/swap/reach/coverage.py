@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -83,8 +84,8 @@ class CoverageRow:
         return sum(self.swapped.values()) / sum(self.evaluations.values())
 
 
-@dataclass(frozen=True)
-class Coverage:
+@dataclass(frozen=True, repr=False)
+class Coverage(Result):
     """What a session swaps of a run.
 
     Attributes:
@@ -114,11 +115,8 @@ class Coverage:
         """Whether every evaluation is swapped, and every operator's definition known."""
         return not self.unknown and all(row.share == 1.0 for row in self.rows)
 
-    def text(self) -> str:
-        """Return a table for a terminal."""
-        from tabulate import tabulate
-
-        lines = [
+    def _shown(self) -> Shown:
+        rows = [
             (
                 row.operator + (", generated" if row.generated else ""),
                 row.dtype,
@@ -131,15 +129,15 @@ class Coverage:
             for row in self.rows
         ]
         header = ("operator", "dtype", "calls", "functions", "evaluations", "swapped", "why")
-        parts = [tabulate(lines, header, disable_numparse=True)] if lines else []
+        notes = []
         for name, symbols in self.unknown.items():
             calls = f"; it calls {', '.join(symbols)}" if symbols else "; it calls no symbol"
-            parts.append(f"{name}: the definition is not known{calls}")
-        parts.append(
+            notes.append(f"{name}: the definition is not known{calls}")
+        title = (
             f"{percent(self.share)} of {self.evaluations:,} evaluations are swapped; "
             f"{self.operators} different operators were called."
         )
-        return "\n".join(parts)
+        return Shown(title, header, rows, notes, title_last=True)
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -3,10 +3,11 @@
 
 from html.parser import HTMLParser
 
-from pytest_udftorch.base.notebook import Showable, Shown, text_table
+from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.table import text_table
 
 
-class Thing(Showable):
+class Thing(Result):
     def __init__(self, shown):
         self.shown = shown
 
@@ -17,7 +18,7 @@ class Thing(Showable):
 def test_columns_of_numbers_are_flush_right():
     lines = [["name", "elements", "what", "time"], ["a", "7", "inf 0→20", "1 ms"],
              ["longer", "1,000", "", "< 0.1 %"]]  # fmt: skip
-    assert text_table(lines).splitlines() == [
+    assert text_table(lines[0], lines[1:]).splitlines() == [
         "name    elements  what         time",
         "-" * 35,
         "a              7  inf 0→20     1 ms",
