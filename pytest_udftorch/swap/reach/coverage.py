@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.store import store
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -666,10 +666,4 @@ def save_coverage(found: Mapping[str, Coverage], path: Path, command: str) -> No
         "environment": describe(),
         "runs": {name: one.document() for name, one in found.items()},
     }
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CoverageError(
-            f"The coverage cannot be written to {path}: {error.strerror}. Name a file in a folder "
-            "that exists and can be written."
-        ) from error
+    store(path, document, CoverageError, "The coverage")

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.base import whole_file
+from pytest_udftorch.base.store import store_text
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
@@ -466,13 +466,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
-    try:
-        whole_file.write(path, text)
-    except OSError as error:
-        raise ReachError(
-            f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
-            "folder that exists and can be written."
-        ) from error
+    store_text(path, text, ReachError, "The reach table")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
