@@ -28,6 +28,7 @@ class Shown:
         rows: as many texts each as ``header`` has.
         notes: lines below the table.
         spaced: whether the spaces in the notes count, as in tables and drawings.
+        ruled: whether the header is underlined in the text.
         title_last: whether the text ends with the title, as a sum under its table.
     """
 
@@ -36,6 +37,7 @@ class Shown:
     rows: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
     spaced: bool = False
+    ruled: bool = True
     title_last: bool = False
 
 
@@ -52,7 +54,9 @@ class Result:
     def text(self) -> str:
         """Return it as text for a terminal."""
         shown = self._shown()
-        table = [text_table(shown.header, shown.rows)] if shown.rows else []
+        table = []
+        if shown.rows:
+            table.append(text_table(shown.header, shown.rows, ruled=shown.ruled))
         below = [*table, *shown.notes]
         return "\n".join([*below, shown.title] if shown.title_last else [shown.title, *below])
 

@@ -12,10 +12,13 @@ from typing import TypeAlias
 Row: TypeAlias = Sequence[str]
 
 
-def text_table(header: Row, rows: Sequence[Row]) -> str:
-    """Return a table for a terminal, the header underlined; columns of numbers are flush right.
+def text_table(header: Row, rows: Sequence[Row], *, ruled: bool = True) -> str:
+    """Return a table for a terminal; columns of numbers are flush right.
 
-    Without a header there is no line, and without rows the header alone.
+    Args:
+        header: the names of the columns, or nothing.
+        rows: as many texts each as there are columns.
+        ruled: underline the header.
     """
     lines = [header, *rows] if header else rows
     columns: list[list[str]] = []
@@ -24,7 +27,7 @@ def text_table(header: Row, rows: Sequence[Row]) -> str:
         right = bool(columns) and all(map(_is_number, column[1 if header else 0 :]))
         columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in column])
     texts = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    if header:
+    if header and ruled:
         texts.insert(1, "-" * max(map(len, texts)))
     return "\n".join(texts)
 

@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     what = "check, merge, tabulate or export certificates"
     parser = commands.add_parser("certificate", help=what, description=f"{what.capitalize()}.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy", "tabulate"]}
+    needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy"]}
     for name, run, text in (
         ("check", check_files, "check certificates against their digests and claims"),
         ("merge", merge_files, "make one certificate of several"),

@@ -4,7 +4,7 @@
 from html.parser import HTMLParser
 
 from pytest_udftorch.base.result import Result, Shown
-from pytest_udftorch.base.table import text_table
+from pytest_udftorch.base.table import markdown_table, text_table
 
 
 class Thing(Result):
@@ -23,6 +23,19 @@ def test_columns_of_numbers_are_flush_right():
         "-" * 35,
         "a              7  inf 0→20     1 ms",
         "longer     1,000            < 0.1 %",
+    ]
+
+
+def test_a_table_without_a_header_has_no_line():
+    assert text_table((), [("a", "7"), ("longer", "10")]) == "a        7\nlonger  10"
+    assert text_table((), []) == ""
+
+
+def test_cells_of_markdown_are_not_padded():
+    assert markdown_table(("name", "n"), [("longer", "7")]).splitlines() == [
+        "| name | n |",
+        "|--------|-----|",
+        "| longer | 7 |",
     ]
 
 

@@ -169,8 +169,7 @@ def smallest_cause(  # noqa: PLR0913
         raise BlameError(f"by={by} is no distance. Give 0 or more.")
     if causes < 1 or (tries is not None and tries < 1):
         raise BlameError("Look for at least one cause, with at least one try.")
-    with contextlib.ExitStack() as stack:
-        do = stack.enter_context(_doing(pair, target, seed, workers, scheduler))
+    with _doing(pair, target, seed, workers, scheduler) as do:
         memory = None
         if journal is not None:
             memory = _Memory(Path(journal), _name(pair, target, seed), resume=resume)

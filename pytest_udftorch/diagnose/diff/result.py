@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.table import text_table
 from pytest_udftorch.diagnose.diff.alignment import Kind
 from pytest_udftorch.diagnose.diff.compiler_bisection import Bisection
 from pytest_udftorch.diagnose.diff.graph import Node
@@ -312,8 +313,6 @@ class Difference(Result):
         return lines
 
     def _table(self) -> str:
-        from tabulate import tabulate
-
         rows = [
             (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}",
              f"{one.distance:.2g}")
@@ -322,8 +321,7 @@ class Difference(Result):
         if len(rows) > 20:
             rows = [*rows[:12], ("...", "", ""), *rows[-7:]]
         header = ("layer", "operators that differ", "distance (sampled)")
-        table: str = tabulate(rows, header, disable_numparse=True)
-        return f"\n{table}"
+        return f"\n{text_table(header, rows)}"
 
     def document(self) -> dict[str, Any]:
         """Return everything but the tensors as plain data."""

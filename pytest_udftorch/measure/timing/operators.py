@@ -112,7 +112,9 @@ class OperatorTimings(Result):
                 )
             )  # fmt: skip
         facts = {**self.machine, "threads": str(self.threads), "elements": f"{self.elements:,}"}
-        return Shown("; ".join(f"{name} {value}" for name, value in facts.items()), header, rows)
+        return Shown(
+            "; ".join(f"{name} {value}" for name, value in facts.items()), header, rows, ruled=False
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the file of ``udftorch bench``."""

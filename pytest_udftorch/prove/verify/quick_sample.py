@@ -98,7 +98,7 @@ class Sample(Result):
             "inputs", "number", "against the claim", "not correctly rounded", "largest error", "at",
         )  # fmt: skip
         title = f"{self.name}, {claim}: a sample of {total:,} inputs, no certificate"
-        return Shown(title, header, rows)
+        return Shown(title, header, rows, ruled=False)
 
     def document(self) -> dict[str, Any]:
         """Return the counts of each kind of inputs as plain data."""

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.base.store import store_text
+from pytest_udftorch.base.table import markdown_table
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
@@ -585,12 +586,9 @@ This page shows CPU operators. What is compiled inside a session has its functio
 
 def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
-    from tabulate import tabulate
 
     def table_of(last: tuple[str, str], lines: Sequence[tuple[str, ...]]) -> str:
-        # The cells hold finished text: tabulate must not read numbers out of it.
-        header = ("operator", "direction", "where", *last)
-        return str(tabulate(lines, header, tablefmt="github", disable_numparse=True, stralign=None))
+        return markdown_table(("operator", "direction", "where", *last), lines)
 
     return _PAGE.format(
         machine=caption(environment),
