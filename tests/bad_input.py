@@ -22,7 +22,7 @@ from typing import Any
 
 import journals
 import numpy as np
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from pytest_udftorch.base.plain_data import canonical_json, sealed
 from pytest_udftorch.diagnose.diff.alignment import aligned, parting

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 from torch import nn
 
 import pytest_udftorch
