@@ -244,7 +244,8 @@ def plan_files(folder: Path, library: Path) -> bytes:
 
     journal, file = folder / "journal.json", folder / "plan.json"
     key = {"inputs": ["float32 1x4"], "device": "cpu", "torch": "2", "executors": ["eager"]}
-    found = {"bounds": [0, 1, 2], "unit_ns": {"eager": [1.0, 2.0]}, "note": "n" * 10_000}
+    notes = {f"note {n}": "n" * 10_000 for n in range(6)}
+    found = {"bounds": [0, 1, 2], "unit_ns": {"eager": [1.0, 2.0]}, **notes}
     before = SearchRecord(journal, key)
     for name, value in found.items():
         assert before.report.get(name, value) == value

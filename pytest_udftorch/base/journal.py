@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base import whole_file
 from pytest_udftorch.errors import JournalError
 
 _HEAD: Final = shapes.record({"journal": shapes.text(), "run": shapes.of(dict)}, closed=True)
@@ -95,7 +96,8 @@ class Journal:
             if self.makes_folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
             if not (path.exists() and self._goes_on(head, resume)):
-                self._append(head)
+                # Nobody ever finds a journal without its first line.
+                whole_file.write(path, head.decode())
         except OSError as error:
             raise self._error(self.words.unusable, error=error) from error
 
@@ -130,8 +132,6 @@ class Journal:
         start = shapes.shown(content.partition(b"\n")[0].decode(errors="replace")[:80])
         if not lines and not head.startswith(content):
             raise self._error(self.words.foreign, line=1, why="", start=start)
-        if whole < len(content):
-            os.truncate(self.path, whole)
         if not lines:
             return False
         try:
@@ -145,13 +145,14 @@ class Journal:
         mine = self._payload(head[:-1])["run"]
         if found["run"] != mine:
             if self.restarts:
-                os.truncate(self.path, 0)
                 return False
             names = {*found["run"], *mine}
             differ = sorted(n for n in names if found["run"].get(n) != mine.get(n))
             raise self._error(self.words.other, differ=", ".join(differ), start=start)
         if not resume:
             raise self._error(self.words.unfinished, done=len(lines) - 1)
+        if whole < len(content):
+            os.truncate(self.path, whole)
         for number, line in enumerate(lines[1:], start=2):
             try:
                 payload = self._payload(line)
