@@ -172,7 +172,7 @@ class CheckError(UdfError):
 
 
 class JournalError(UdfError):
-    """A journal of a long run cannot be written or read, or is of another run."""
+    """A journal cannot be read or written, is damaged, or belongs to something else."""
 
 
 class VerifyError(UdfError):

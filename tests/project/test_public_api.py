@@ -136,6 +136,7 @@ def test_importing_the_package_loads_nothing_else():
 
 #: What benches take from within: what they measure and no user calls.
 WITHIN = {
+    "base.journal": "Journal Words",
     "base.units": "time_text",
     "cli.command": "make_parser",
     "diagnose.blame.search": "units_of",
@@ -150,7 +151,6 @@ WITHIN = {
     "prove.exact.strategies": "read_hard_cases",
     "prove.judge.accuracy": "accuracy",
     "prove.verify.certificate": "Run",
-    "prove.verify.line_journal": "LineJournal",
     "prove.verify.merge": "comparison_table",
     "prove.verify.reference.checker": "Inputs generator llvmlibc load_mpfr",
     "swap.compiled.follower": "follower",

@@ -50,8 +50,8 @@ def small_schedule(function="exp", *, reference=REFERENCE, **options):
 
 def run_of(schedule, tmp_path, chunks=AROUND_ONE, *, name="run", workers=0, **options):
     how = verify.Execution(chunks, workers, **options)
-    with Journal(tmp_path / f"{name}.journal", schedule.identity(), resume=False) as journal:
-        return verify.execute(schedule, journal, how)
+    journal = Journal(tmp_path / f"{name}.journal", schedule.identity(), resume=False)
+    return verify.execute(schedule, journal, how)
 
 
 def verified(schedule, target, *, chunks=None, progress=None, **options):
