@@ -4,6 +4,7 @@
 import ctypes
 import importlib
 import json
+import re
 import shutil
 import sysconfig
 
@@ -16,7 +17,13 @@ from pytest_udftorch.errors import (
     LibdeviceError,
     NativeLibraryError,
 )
+from pytest_udftorch.swap.counting.observer import OBSERVER
+from pytest_udftorch.swap.cpu import direct as cpu_direct
+from pytest_udftorch.swap.cuda import direct as cuda_direct
 from pytest_udftorch.swap.library import description
+from pytest_udftorch.swap.native.runtime import native_file
+from pytest_udftorch.swap.observe.native_recorder import RECORDER
+from pytest_udftorch.swap.session.exclusive import GATE
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import pack, shared_library
 from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
@@ -314,6 +321,21 @@ def test_headers_that_lie_beside_no_torch_are_those_of_the_torch_that_has_the_li
     package.mkdir()
     (package / "include").symlink_to(elsewhere)
     assert headers_of(package) == package
+
+
+PARTS = (OBSERVER, RECORDER, GATE, cpu_direct.LAUNCHER, cuda_direct.LAUNCHER)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
+def test_a_part_for_torch_is_built_anew_when_a_native_header_that_it_includes_changes(part):
+    """Whether the source includes the header or another header does."""
+    included, unread = set(), {native_file(part.source)}
+    while unread:
+        text = unread.pop().read_text(encoding="utf-8")
+        headers = set(re.findall(r'^#include "(.+)"$', text, re.MULTILINE)) - included
+        included |= headers
+        unread |= {native_file(name) for name in headers}
+    assert set(part.headers) == included
 
 
 def test_the_wheel_holds_every_library_of_the_package_that_has_functions():
