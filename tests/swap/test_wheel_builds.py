@@ -2,7 +2,6 @@
 """Finished builds without a compiler: the shipped ones, and those of the cache."""
 
 import ctypes
-import importlib
 import json
 import re
 import shutil
@@ -273,19 +272,12 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
         pack.exchanged(content, [("__nv_expf", "__n0_expf")])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "profile.observer.OBSERVER",
-        "session.exclusive.GATE",
-        "reach.native_recorder.RECORDER",
-        "cuda.direct.LAUNCHER",
-    ],
-)
-def test_what_is_compiled_for_a_torch_is_found_under_another_python(name, monkeypatch, tmp_path):
+PARTS = (OBSERVER, RECORDER, GATE, cpu_direct.LAUNCHER, cuda_direct.LAUNCHER)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
+def test_what_is_compiled_for_a_torch_is_found_under_another_python(part, monkeypatch, tmp_path):
     """A shipped build is looked up by its recipe, which no folder of this machine is part of."""
-    module, variable = name.rsplit(".", 1)
-    part = getattr(importlib.import_module(f"pytest_udftorch.{module}"), variable)
 
     def recipe(package, version="2.11.0"):
         return part.job(tmp_path / package, version, None, ABSENT).recipe()
@@ -321,9 +313,6 @@ def test_headers_that_lie_beside_no_torch_are_those_of_the_torch_that_has_the_li
     package.mkdir()
     (package / "include").symlink_to(elsewhere)
     assert headers_of(package) == package
-
-
-PARTS = (OBSERVER, RECORDER, GATE, cpu_direct.LAUNCHER, cuda_direct.LAUNCHER)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
