@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.base import whole_file
+from pytest_udftorch.base.store import store_text
+from pytest_udftorch.base.table import markdown_table
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
@@ -466,13 +467,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
-    try:
-        whole_file.write(path, text)
-    except OSError as error:
-        raise ReachError(
-            f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
-            "folder that exists and can be written."
-        ) from error
+    store_text(path, text, ReachError, "The reach table")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
@@ -592,12 +587,9 @@ CUDA.
 
 def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
-    from tabulate import tabulate
 
     def table_of(last: tuple[str, str], lines: Sequence[tuple[str, ...]]) -> str:
-        # The cells hold finished text: tabulate must not read numbers out of it.
-        header = ("operator", "direction", "where", *last)
-        return str(tabulate(lines, header, tablefmt="github", disable_numparse=True, stralign=None))
+        return markdown_table(("operator", "direction", "where", *last), lines)
 
     return _PAGE.format(
         machine=caption(environment),
