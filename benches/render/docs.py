@@ -31,11 +31,11 @@ from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
-from pytest_udftorch import UdfError, watch
+from pytest_udftorch import UdfError, swap, watch
 from pytest_udftorch.measure import caption
 from pytest_udftorch.prove import Certificate, comparison_table
 from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import FUNCTIONS, reach, reached
+from pytest_udftorch.swap import FUNCTIONS, reached
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -1640,7 +1640,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
 
 def reach_page(results: Results) -> str:
     """Return docs/results/reach.md."""
-    return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
+    page = swap.markdown(*swap.load(results.folder / "reach.json"))
+    return page.rstrip() + "\n" + _on_cuda()
 
 
 def _on_cuda() -> str:
