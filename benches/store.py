@@ -143,7 +143,7 @@ GPU["coverage_compiled_cuda"] = (
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
-#: a machine that has one (docs/compile.md).
+#: a machine that has one (docs/measure/compile.md).
 COMPILE = tuple(
     f"compile_{n}"
     for n in (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from pytest_udftorch.base.plain_data import sealed
 from pytest_udftorch.diagnose.diff.alignment import aligned, parting

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import audit
 import bad_input
-import watched
 from bad_input import KINDS, ODD, changed, places
 
 from pytest_udftorch.errors import UdfError
@@ -62,12 +62,12 @@ def outcome(target: Target, data: bytes, folder: Path) -> str:
     """Run a target; return ``answered`` or the name of the error of ours.
 
     Raises:
-        BaseException: whatever else comes out of it, and ``watched.Forbidden``.
+        BaseException: whatever else comes out of it, and ``audit.Forbidden``.
     """
     description._read.cache_clear()
     cache._checked.clear()
     # Relative names, which functions that take a descriptor open too, are below the folder.
-    with contextlib.chdir(folder), watched.only(folder):
+    with contextlib.chdir(folder), audit.only(folder):
         try:
             with contextlib.redirect_stdout(None):
                 target.run(data, folder)

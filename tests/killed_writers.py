@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``killed.py`` kills besides builds: verifications, profiles, plan searches and patches.
+"""What ``kills.py`` kills besides builds: verifications, profiles, plan searches and patches.
 
 Each scenario checks what it wrote by reading it back, and what earlier runs left: a file that is
 there is whole, or is refused by an error of this package.
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from killed import Scenario
+from kills import Scenario
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import ProfileLossWarning, UdfError

@@ -15,7 +15,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch bench``."""
     parser = commands.add_parser(
         "bench",
-        help="time torch's operators under a library, the stock functions and corem",
+        help="time operators under a library, stock and corem",
         description="Times whole operators (torch.exp of a tensor) on this CPU under a library, "
         "the stock functions and corem, in turns, and prints medians and quartiles per element and "
         "as a ratio to stock.",

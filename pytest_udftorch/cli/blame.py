@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch blame``."""
     parser = commands.add_parser(
         "blame",
-        help="find the function, layer and operator that make two libraries differ",
+        help="find the function and layer that make libraries differ",
         description="Runs a test or a metric with the functions of one library, and with those of "
         "another in chosen operators of chosen layers. Finds the smallest set of function, layer "
         "and operator that makes the outcome differ, and proves it: with this set alone it "

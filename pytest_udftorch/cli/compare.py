@@ -16,7 +16,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch compare``."""
     parser = commands.add_parser(
         "compare",
-        help="say what changed between profiles, baselines, benches or certificates",
+        help="say what changed between profiles, benches, certificates",
         description="Sets profiles, baselines of pytest --udf-save, results of udftorch bench or "
         "pytest-benchmark, or certificates beside the first one, and says what changed. Nothing is "
         "added up. With --fail the exit status is 1 if a change is beyond a limit.",

@@ -13,7 +13,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch coverage``."""
     parser = commands.add_parser(
         "coverage",
-        help="count which evaluations of functions in a model a session swaps",
+        help="count which evaluations in a model a session swaps",
         description="Records the operators of a run, counts the transcendental "
         "functions that they evaluate by their definitions, and finds out with wrong functions "
         "which of these evaluations a session swaps.",

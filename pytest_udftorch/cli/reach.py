@@ -13,7 +13,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch reach``."""
     parser = commands.add_parser(
         "reach",
-        help="run the table of operators, dtypes and layouts that a session reaches",
+        help="try which operators and dtypes a session reaches",
         description="Runs operators in every dtype and layout, counts the math symbols they "
         "call, and finds out with swapped probes whether every element went through them.",
     )

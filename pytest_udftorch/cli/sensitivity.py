@@ -16,7 +16,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch sensitivity``."""
     parser = commands.add_parser(
         "sensitivity",
-        help="count the bits of every layer that rounding errors leave, and find where they go",
+        help="count the bits of every layer that rounding leaves",
         description="Runs a model or a script several times under random rounding errors (Monte "
         "Carlo arithmetic), counts the significant bits of every operator's and layer's output, "
         "with confidence intervals, and names the operators that lose them.",

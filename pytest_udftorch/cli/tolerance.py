@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch tolerance``."""
     parser = commands.add_parser(
         "tolerance",
-        help="find the cheapest functions, layer by layer, that keep a metric",
+        help="find the cheapest functions that keep a metric",
         description="Searches libraries of fewer and fewer bits for each function of each layer, "
         "by delta debugging and by a greedy, such that a metric stays within a bound. Ends with "
         "status 1 if the answer does not hold on held-out data.",

@@ -22,7 +22,7 @@ from pytest_udftorch.watch.compare import views as show
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.options import Options
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
 
 #: What this run is called in tables.
 _THIS: Final = "this run"

@@ -157,7 +157,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys, request):
     root = request.config.rootpath
-    text = (root / "docs" / "blame.md").read_text()
+    text = (root / "docs" / "diagnose" / "blame.md").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "udfs").symlink_to(root / "udfs")
     for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):

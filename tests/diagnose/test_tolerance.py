@@ -239,7 +239,7 @@ def test_processes_find_what_this_one_finds(tmp_path, monkeypatch):
 
 
 def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2] / "docs" / "tolerance.md"
+    page = Path(__file__).parents[2] / "docs" / "diagnose" / "tolerance.md"
     text = page.read_text()
     monkeypatch.chdir(tmp_path)
     (source,) = re.findall(r"<!-- file: model.py -->\n```python\n(.*?)^```$", text, re.M | re.S)

@@ -72,6 +72,14 @@ def test_compiled_member_agrees(tiny, images):
     assert math.isfinite(pair.members["compile"].accuracy.distance)
 
 
+def test_an_exported_program_agrees_and_refuses_other_shapes(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["export"])
+    assert pair.failures == {}
+    assert pair.members["export"].agrees
+    with pytest.raises((AssertionError, RuntimeError), match=r"shape|size|Guard"):
+        pair.members["export"].call(images[:1])
+
+
 def test_wrong_member_is_reported(tiny, images, own_executor):
     """Negative control: one output element off by a thousandth."""
 

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from certificates import SUBJECT, make, make_run
-from observed import META, Recorder
+from counts import META, Recorder
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import BaselineError, CompareError, CompareLimitError

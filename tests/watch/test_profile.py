@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from pytest_udftorch import cli
 from pytest_udftorch.base.units import share_text, time_text, value_text

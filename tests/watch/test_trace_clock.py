@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import torch
-from observed import META
+from counts import META
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 

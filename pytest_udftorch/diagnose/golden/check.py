@@ -2,7 +2,7 @@
 """Store what a computation should give, and judge what it gives.
 
 The truth is the same computation in float64. How far a result may lie from it is measured with the
-error model of ``planning.error_model``: the float64 computation runs ``DRAWS`` times while each
+error model of ``judge.error_model``: the float64 computation runs ``DRAWS`` times while each
 operator's result gets an error of the size that the working precision explains (Monte Carlo
 arithmetic; Parker, UCLA CSD-970002, 1997). An element may lie ``FACTOR`` times the root mean square
 of its own errors away from the truth, or ``FLOOR`` times that of the whole output: some operators

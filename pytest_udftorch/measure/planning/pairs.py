@@ -540,7 +540,7 @@ def model_pair(
         device: if given, a copy of the model and the inputs are moved there first.
         tolerance: a member agrees if, in its first two calls, the distance of each output to the
             float64 reference is at most this many times the eager result's, or this many times
-            what rounding explains (see ``planning.error_model``), or 4 units of its dtype's
+            what rounding explains (see ``judge.error_model``), or 4 units of its dtype's
             precision. Integers and flags have to equal the eager result's.
         progress: called with members made, members in all, and a text.
 

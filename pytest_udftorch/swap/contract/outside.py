@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators of a run are outside of docs/contract.md, so that another machine may differ.
+"""Which operators of a run are outside of docs/reproduce/contract.md, so that machines may differ.
 
 An operator is inside if its kernel is the contract's, if it only moves or compares numbers, if it
 rounds each element once, or if tests hold torch's kernel to the same bits at every CPU level.
@@ -181,8 +181,8 @@ class Outside:
         if self.strict:
             raise OutsideContractError(
                 f"{operator} is outside of the contract of {LIBRARY}: {why}. Another machine may "
-                "give other bits. Replace it by operators of docs/contract.md, or leave out "
-                "strict=True (--udf-strict) to have such operators listed instead."
+                "give other bits. Replace it by operators of docs/reproduce/contract.md, or leave "
+                "out strict=True (--udf-strict) to have such operators listed instead."
             )
 
     def text(self) -> str:

@@ -573,7 +573,7 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
 
     The run is recorded under what is active at the call (once CUDA is in use, and for compiled
     code, under corem), and judged under libraries that have every function of
-    ``library.FUNCTIONS`` in float32. It is about operators, on the CPU and on GPUs.
+    ``library.symbols.FUNCTIONS`` in float32. It is about operators, on the CPU and on GPUs.
 
     Args:
         step: runs what is to be judged, for instance a forward pass, a loss, a backward pass and

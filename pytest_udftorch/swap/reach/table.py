@@ -627,7 +627,8 @@ Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], fir
 Backward means the derivative alone, after a forward pass under the stock functions.
 
 This page shows CPU operators. What is compiled inside a session has its functions inside, see
-[compiled.md](../compiled.md). The end of the page lists what a session overrides of eager CUDA.
+[compiled.md](../swap/compiled.md). The end of the page lists what a session overrides of eager
+CUDA.
 
 ## Not reached, and why
 

@@ -348,7 +348,7 @@ def include_flags(library: UdfLibrary) -> list[str]:
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
-    """Return what udf-widen is to make, in the format that docs/passes.md describes."""
+    """Return what udf-widen is to make, in the format that docs/swap/passes.md describes."""
     return {
         "functions": [
             {

@@ -5,13 +5,13 @@
 // A session registers kernels written in Python for CPU operators. For those
 // listed at the end of this file, kernels of this file are registered above
 // them. The first call of a kind goes to Python, which compiles the loops of
-// native/operator/cpu_loops.h, runs one, and tells which (udfcpu_publish). Calls
-// of that kind run it from here afterwards, without Python. All else goes to
-// the kernel in Python: tensors with gaps, broadcasting, errors. A call in a
+// native/operator/cpu_loops.h, runs one, and tells which (udfcpu_publish).
+// Calls of that kind run it from here afterwards, without Python. All else goes
+// to the kernel in Python: tensors with gaps, broadcasting, errors. A call in a
 // dtype that the session does not compute goes to the stock kernel.
 //
-// pytest_udftorch/swap/cpu/direct.py compiles this file against the headers of the
-// installed torch.
+// pytest_udftorch/swap/cpu/direct.py compiles this file against the headers of
+// the installed torch.
 //
 //===----------------------------------------------------------------------===//
 

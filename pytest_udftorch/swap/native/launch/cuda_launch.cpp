@@ -12,9 +12,9 @@
 // A *kind* of calls shares a compiled kernel: see Key, and the keys of
 // launcher.py and softmax.py, which must tell no more calls apart.
 //
-// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of the
-// installed torch. It needs no CUDA toolkit: the driver, and two functions of
-// torch's CUDA libraries, are found by name in the running process.
+// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of
+// the installed torch. It needs no CUDA toolkit: the driver, and two functions
+// of torch's CUDA libraries, are found by name in the running process.
 //
 //===----------------------------------------------------------------------===//
 

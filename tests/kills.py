@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill a process at each of its steps in the file system, as SQLite's crash tests do.
 
-``python tests/killed.py SCENARIO FOLDER LIBRARY STRIDE`` runs a scenario in a forked child, kills
+``python tests/kills.py SCENARIO FOLDER LIBRARY STRIDE`` runs a scenario in a forked child, kills
 it before its first step, and lets another child, which nobody kills, do the same work. Then it
 kills before a later step (the stride is 1 for all steps), and so on until a child comes to its
 end. It prints JSON: how many children were killed, after how many of these the next run gave the

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the scenarios of ``killed.py`` full disks, read-only folders and damaged files.
+"""Give the scenarios of ``kills.py`` full disks, read-only folders and damaged files.
 
-``python tests/spoiled.py SCENARIO FAULT FOLDER LIBRARY STRIDE`` runs a scenario under a fault, and
+``python tests/damage.py SCENARIO FAULT FOLDER LIBRARY STRIDE`` runs a scenario under a fault, and
 then without it. It prints JSON: how many faults were injected, after how many of these the
 scenario gave the right bytes, and how often it refused with an error of this package. The rest is
 wrong. The stride is 1 for all faults of a kind.
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import killed
+import kills
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.swap.toolchain.compiler import find_compiler
@@ -41,15 +41,15 @@ class Bench:
     def __init__(self, name: str, folder: Path, library: Path, stride: int) -> None:
         self.stride = stride
         self.name, self.folder, self.library = name, folder, library
-        self.scenario = killed.scenario_named(name)
+        self.scenario = kills.scenario_named(name)
         self.counts = {"injected": 0, "healed": 0, "errors": 0}
         self.scenario.warm(library)
         self.clear()
-        found = killed.names(folder)
+        found = kills.names(folder)
         self.right = self.outcome()
         if not self.right or self.right.startswith((b"failed", REFUSED)):
             raise SystemExit(f"{name}, which nothing disturbed: {self.right!r}")
-        self.expected = {*found, *killed.names(folder)}
+        self.expected = {*found, *kills.names(folder)}
 
     def clear(self) -> None:
         """Leave the folder as the scenario finds it, on whatever filesystem is there now."""
@@ -70,7 +70,7 @@ class Bench:
             except UdfError as error:
                 return REFUSED + f"{type(error).__name__}: {error}".encode()
 
-        return killed.run(act)
+        return kills.run(act)
 
     def inject(self, what: str, *, before: Callable[[], object] = lambda: None) -> None:
         """Count what the scenario gives under a fault."""
@@ -85,7 +85,7 @@ class Bench:
         """The fault is gone: the next run is right, and leaves nothing else."""
         got = self.outcome()
         self.scenario.tidy(self.folder)
-        left = killed.names(self.folder) - self.expected
+        left = kills.names(self.folder) - self.expected
         if got != self.right or left:
             raise SystemExit(f"{self.name}, after {what}: {got!r}, left {sorted(left)}")
 
@@ -136,7 +136,7 @@ def damaged(bench: Bench, spoil: Callable[[bytes, random.Random], bytes]) -> Non
     within = None if bench.scenario.outside else bench.folder
     for at in (0, *_halves(bench, within)):
         bench.clear()
-        killed.run(lambda: bench.scenario.act(bench.folder, bench.library), at, within)
+        kills.run(lambda: bench.scenario.act(bench.folder, bench.library), at, within)
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(bench.folder, kept, symlinks=True)
         files = [p for p in sorted(kept.rglob("*")) if p.is_file() and not p.is_symlink()]
@@ -155,12 +155,12 @@ def _halves(bench: Bench, within: Path | None) -> list[int]:
     """Return some steps in the second half of a run."""
 
     def counted() -> bytes:
-        killer = killed.Killer(0, within)
+        killer = kills.Killer(0, within)
         bench.scenario.act(bench.folder, bench.library)
         return str(killer.taken).encode()
 
     bench.clear()
-    steps = int(killed.run(counted) or 0)
+    steps = int(kills.run(counted) or 0)
     return [steps * eighths // 8 for eighths in (4, 5, 6, 7)[:: bench.stride]]
 
 

@@ -20,12 +20,12 @@ import pytest
 
 from pytest_udftorch.base.compat import INDUCTOR_CODECACHE
 from pytest_udftorch.plugin.options import PROFILE, Options
-from pytest_udftorch.plugin.parametrizing import TARGET
+from pytest_udftorch.plugin.parameters import TARGET
 from pytest_udftorch.swap.counting import sights
 from pytest_udftorch.swap.session.binder import Symbol, binder
 
 if TYPE_CHECKING:
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
     from pytest_udftorch.swap.session.session import Session
 
 #: The name of what a test called among the user properties of its report.

@@ -21,7 +21,7 @@ from pytest_udftorch.base.compat import torch_summary
 from pytest_udftorch.errors import ProfileFileError, UdfError
 from pytest_udftorch.plugin.header import describe
 from pytest_udftorch.plugin.options import Options
-from pytest_udftorch.plugin.parametrizing import FIXTURE, TARGET, Parametrizer
+from pytest_udftorch.plugin.parameters import FIXTURE, TARGET, Parametrizer
 from pytest_udftorch.plugin.targets import Target, Targets
 from pytest_udftorch.swap.library.description import is_operator
 from pytest_udftorch.swap.overrides.operator_udfs import prepare
