@@ -204,8 +204,8 @@ def _kind(name: str, signed: Callable[[bytes], bytes], **more: Any) -> Target:
     return Target(**{"seeds": seeds, "run": _read_kind(name, signed), **more})
 
 
-def _journal_seeds() -> list[bytes]:
-    return [b"".join(json.dumps(line).encode() + b"\n" for line in bad_input.journal_document())]
+def _lines_of(document: Callable[[], Any]) -> Callable[[], list[bytes]]:
+    return lambda: [b"".join(json.dumps(line).encode() + b"\n" for line in document())]
 
 
 def _lines(data: bytes) -> Any:
@@ -609,7 +609,7 @@ def _call_pair(data: bytes, folder: Path) -> None:
     assert "eager" in pair.working
     pair.check()
     pair["eager"](*pair.inputs)
-    json.dumps(pair.to_json())
+    json.dumps(pair.document())
 
 
 TARGETS: dict[str, Target] = {
@@ -629,10 +629,14 @@ TARGETS: dict[str, Target] = {
     ),
     "certificate": _kind("certificate", _signed_certificate),
     "journal": _kind(
-        "journal", _signed_journal, seeds=_journal_seeds, parse=_lines, text=_as_lines
+        "journal", _signed_journal, seeds=_lines_of(bad_input.journal_document), parse=_lines,
+        text=_as_lines,
     ),
     "plan": _kind("plan", lambda data: data),
-    "search": _kind("search", lambda data: data),
+    "search": _kind(
+        "search", _signed_journal, seeds=_lines_of(bad_input.search_document), parse=_lines,
+        text=_as_lines,
+    ),
     "hard_cases": Target(lambda: [b"\0# c\n3f800001\n0x7F800000\n", b"\x013f800001 1\n"],
                          _read_hard_cases),
     "build_cache": Target(_cache_seeds, _read_cache),

@@ -30,7 +30,7 @@ def bounds(models, batches, device, size=224):
             least = measure.bound_ns(needed, rates)
             row = {"model": name, "batch": batch, **asdict(needed), "roofline_ns": round(least, 1)}
             rows.append(row)
-    return {"ceilings": rates.to_json(), "rows": rows}
+    return {"ceilings": rates.document(), "rows": rows}
 
 
 def main(arguments=None):

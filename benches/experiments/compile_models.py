@@ -117,7 +117,7 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
         "batch": batch,
         "left_out": left_out,
         **({"compilers": compilers} if packages else {}),
-        **pair.to_json(),
+        **pair.document(),
     }
 
 

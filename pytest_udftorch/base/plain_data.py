@@ -136,6 +136,16 @@ def _check_leaves(value: Any, finite: bool, depth: int) -> None:
         raise Malformed(f"there is a number {value}")
 
 
+def canonical_json(data: Any, *, finite: bool = True) -> bytes:
+    """Return the canonical text of plain data, over which digests are taken.
+
+    Raises:
+        ValueError: there is an infinity or a NaN in it, and ``finite`` is true.
+    """
+    separators = (",", ":")
+    return json.dumps(data, sort_keys=True, separators=separators, allow_nan=not finite).encode()
+
+
 def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document that also states the SHA-256 of what else it says."""
     return {**data, SEAL: _seal_of(data)}

@@ -49,8 +49,9 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, print and store; fail if a cause is left over."""
-    from pytest_udftorch.cli.document import store
+    from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.blame.search import smallest_cause
+    from pytest_udftorch.errors import BlameError
 
     here = Path.cwd()
     found = smallest_cause(
@@ -67,5 +68,6 @@ def run(options: argparse.Namespace) -> int:
         resume=options.resume,
     )
     print(found.text())
-    store(options.store, found.document())
+    if options.store is not None:
+        store(options.store, found.document(), BlameError)
     return 0 if found.proved else FAILED

@@ -22,6 +22,7 @@ from pytest_udftorch.cli import (
     doctor,
     libraries,
     new,
+    order,
     patch,
     reach,
     record,
@@ -42,17 +43,14 @@ VERBS: Final[dict[str, tuple[Callable[[Subparsers], None], ...]]] = {
     "watch": (report.add, compare.add),
     "prove": (verify.add, certificate.add),
     "measure": (bench.add,),
-    "reproduce": (record.add,),
+    "reproduce": (record.add, order.add),
     "diagnose": (diff.add, blame.add, sensitivity.add, tolerance.add),
 }
 
 #: What the last line of the help names: work on the installation, not with it.
 HOUSEKEEPING: Final = (doctor.add, setup.add)
 
-_END: Final = (
-    "udftorch VERB --help says more. For a bug report: udftorch doctor.\n"
-    "Builds, forms for GPUs, completion in the shell: udftorch setup.\n"
-)
+_END: Final = "More: udftorch VERB --help. Bug report: udftorch doctor. Builds: udftorch setup.\n"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(show.text(comparison, everything=options.all, colour=colour))
     if options.json:
-        write_text(options.json, json.dumps(show.as_json(comparison), indent=1) + "\n")
+        write_text(options.json, json.dumps(comparison.document(), indent=1) + "\n")
     if options.out:
         write_text(options.out, show.html(comparison, title=options.title))
     return report_failures(comparison.failures)

@@ -32,7 +32,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(
         run=run,
-        needs=lambda _: ["torch", "numpy", "tabulate"],
+        needs=lambda _: ["torch", "numpy"],
         waits="counting evaluations of functions",
     )
 

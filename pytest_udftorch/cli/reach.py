@@ -23,7 +23,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
     parser.set_defaults(
         run=run,
-        needs=lambda _: ["torch", "numpy", "tabulate"],
+        needs=lambda _: ["torch", "numpy"],
         waits="running operators in every dtype and layout",
     )
 

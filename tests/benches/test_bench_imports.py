@@ -29,9 +29,9 @@ INSIDE = {
         "pytest_udftorch.prove.verify.certificate",
         "pytest_udftorch.prove.verify.reference.checker",
     },
-    # The journal that verify keeps, and the MPFR that it loads.
+    # The base of journals, and the MPFR that verify loads.
     "float64_check.py": {
-        "pytest_udftorch.prove.verify.line_journal",
+        "pytest_udftorch.base.journal",
         "pytest_udftorch.prove.verify.reference.checker",
     },
     # What a session would bind in a wheel for another processor.

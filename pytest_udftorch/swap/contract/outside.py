@@ -17,6 +17,8 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import Call, watching
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.overrides.dispatcher import thread as override_thread
@@ -158,8 +160,8 @@ class Kind(Enum):
     UNKNOWN = auto()
 
 
-@dataclass
-class Outside:
+@dataclass(repr=False)
+class Outside(Result):
     """What a run called that is outside of the contract.
 
     Attributes:
@@ -185,8 +187,17 @@ class Outside:
                 "out strict=True (--udf-strict) to have such operators listed instead."
             )
 
+    def _shown(self) -> Shown:
+        title = f"{len(self.operators)} operators are outside of the contract of {LIBRARY}"
+        rows = [(name, f"{self.calls[name]:,}", why) for name, why in self.operators.items()]
+        return Shown(title, ("operator", "calls", "why"), rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the operators with their calls as plain data."""
+        return {n: {"calls": self.calls[n], "why": why} for n, why in self.operators.items()}
+
     def text(self) -> str:
-        """Return a line for each operator."""
+        """Return a line for each operator; nothing if none is outside."""
         return "\n".join(
             f"{name}, {self.calls[name]} calls: {why}" for name, why in self.operators.items()
         )
@@ -234,34 +245,23 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with _mode()(found):
+        with watching(_judging(found)):
             yield found
     finally:
         _watching.now = before
 
 
-@functools.cache
-def _mode() -> Any:
-    base: Any = compat.dispatch_mode()
+def _judging(found: Outside) -> Call:
+    """Return what judges each operator after its call."""
 
-    class Watch(base):  # type: ignore[misc]
-        """Judges each operator after its call."""
+    def call(func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        why = reason(func, (args, kwargs), result)
+        if why is not None:
+            found.note(str(func.name()), why)
+        return result
 
-        def __init__(self, found: Outside) -> None:
-            super().__init__()
-            self.found = found
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = kwargs or {}
-            result = func(*args, **given)
-            why = reason(func, (args, given), result)
-            if why is not None:
-                self.found.note(str(func.name()), why)
-            return result
-
-    return Watch
+    return call
 
 
 #: Of ROUNDED and TRIED, those whose 16-bit kernels depend on the number of threads: behind the last

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.operators import decompositions as formulas
 
@@ -321,18 +322,10 @@ class _Follower:
         self.counts = Counts()
         self.unknown: list[str] = []
         self.depth = 0
-        outer = self
-
-        class Mode(compat.dispatch_mode()):  # type: ignore[misc]
-            def __torch_dispatch__(
-                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                return outer.call(self, func, args, kwargs or {})
-
-        self.mode = Mode()
+        self.mode = watching(self.call)
         self._torch = torch
 
-    def call(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = name_of(func)
         if name.endswith("_") and name not in _LEAVES and name not in _ALGEBRAIC:
             name = name[:-1]
@@ -349,7 +342,7 @@ class _Follower:
         if self.depth < _DEEPEST:
             self.depth += 1
             try:
-                with mode:
+                with self.mode:
                     # Operators that torch computes by others on every device have no entry.
                     result = table.get(func, func.decompose)(*args, **kwargs)
             finally:

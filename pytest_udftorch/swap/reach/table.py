@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.base import whole_file
+from pytest_udftorch.base.store import store_text
+from pytest_udftorch.base.table import markdown_table
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
@@ -496,13 +497,8 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
         for operator, directions in stored.items()
     )
     text = json.dumps({**head, "columns": _COLUMNS}, indent=1)[:-2]
-    try:
-        whole_file.write(path, f'{text},\n "rows": {{\n{operators}\n}}}}\n')
-    except OSError as error:
-        raise ReachError(
-            f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
-            "folder that exists and can be written."
-        ) from error
+    text += f',\n "rows": {{\n{operators}\n}}}}\n'
+    store_text(path, text, ReachError, "The reach table")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
@@ -642,12 +638,9 @@ CUDA.
 
 def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
-    from tabulate import tabulate
 
     def table_of(last: tuple[str, str], lines: Sequence[tuple[str, ...]]) -> str:
-        # The cells hold finished text: tabulate must not read numbers out of it.
-        header = ("operator", "direction", "where", *last)
-        return str(tabulate(lines, header, tablefmt="github", disable_numparse=True, stralign=None))
+        return markdown_table(("operator", "direction", "where", *last), lines)
 
     return _PAGE.format(
         machine=caption(environment),

@@ -3,10 +3,11 @@
 
 from html.parser import HTMLParser
 
-from pytest_udftorch.base.notebook import Showable, Shown, text_table
+from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.table import markdown_table, text_table
 
 
-class Thing(Showable):
+class Thing(Result):
     def __init__(self, shown):
         self.shown = shown
 
@@ -17,11 +18,24 @@ class Thing(Showable):
 def test_columns_of_numbers_are_flush_right():
     lines = [["name", "elements", "what", "time"], ["a", "7", "inf 0→20", "1 ms"],
              ["longer", "1,000", "", "< 0.1 %"]]  # fmt: skip
-    assert text_table(lines).splitlines() == [
+    assert text_table(lines[0], lines[1:]).splitlines() == [
         "name    elements  what         time",
         "-" * 35,
         "a              7  inf 0→20     1 ms",
         "longer     1,000            < 0.1 %",
+    ]
+
+
+def test_a_table_without_a_header_has_no_line():
+    assert text_table((), [("a", "7"), ("longer", "10")]) == "a        7\nlonger  10"
+    assert text_table((), []) == ""
+
+
+def test_cells_of_markdown_are_not_padded():
+    assert markdown_table(("name", "n"), [("longer", "7")]).splitlines() == [
+        "| name | n |",
+        "|--------|-----|",
+        "| longer | 7 |",
     ]
 
 
