@@ -151,6 +151,8 @@ def library_document() -> Any:
             "stock": False,
             "include_dirs": ["include"],
             "float_float": "pairs",
+            "inherit": "base",
+            "max_ulp": 1.5,
         },
         "functions": {
             "exp": {
@@ -186,10 +188,14 @@ def library_document() -> Any:
 
 
 def library_files(folder: Path) -> None:
-    for name in ("include", "pairs"):
+    for name in ("include", "pairs", "base"):
         (folder / name).mkdir(exist_ok=True)
-    for name in ("e.c", "hard.txt", "o.cpp", "p.py"):
+    for name in ("e.c", "hard.txt", "o.cpp", "p.py", "base/b.c"):
         (folder / name).touch()
+    (folder / "base" / "udf.toml").write_text(
+        '[library]\nname = "base"\nversion = "1"\n'
+        '[functions.log.float32]\nsource = "b.c"\nscalar = "b"\n'
+    )
 
 
 def use_library(path: Path) -> None:
@@ -200,7 +206,7 @@ def use_library(path: Path) -> None:
     files += [u.source or u.python for group in library.operators.values() for u in group]
     for named in files:
         assert named.is_file(), named
-    for named in (*files, *library.include_dirs, library.float_float or path):
+    for named in (*files, *library.include_dirs, *library.inherited, library.float_float or path):
         assert named.is_relative_to(path.parent), f"{named} lies outside the library"
     for function in library.functions.values():
         assert function.max_ulp is None or 0 < function.max_ulp < float("inf")

@@ -15,17 +15,10 @@ import os
 import re
 import reprlib
 import stat
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-
-from pytest_udftorch.base.host import require_host
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    require_host()
-    raise
 
 #: Far more than any description, plan or certificate has.
 LARGEST: Final = 64 << 20

@@ -348,8 +348,8 @@ def _name(pair: Pair, target: Any, seed: int) -> dict[str, Any]:
 def _identity(library: Any) -> str:
     """Return the name of a library, and a digest of its files."""
     digest = hashlib.sha256()
-    if not library.stock:
-        for path in sorted(p for p in library.folder.rglob("*") if p.is_file()):
-            digest.update(f"{path.relative_to(library.folder)}\n".encode())
+    for folder in () if library.stock else (library.folder, *library.inherited):
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            digest.update(f"{path.relative_to(folder)}\n".encode())
             digest.update(path.read_bytes())
     return f"{library.name} {digest.hexdigest()[:16]}"

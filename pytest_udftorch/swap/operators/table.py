@@ -165,7 +165,7 @@ def _logit(eps: float | None = None) -> Applied:
     return "logit_clamped", _f32(eps), _f32(1 - _f32(eps)), 0.0
 
 
-#: Exponents for which ATen multiplies, divides or takes a root; cpu_launch.cpp has the same.
+#: Exponents for which ATen multiplies, divides or takes a root; overload.h has the same.
 MULTIPLIED_OUT: Final = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
 
 
