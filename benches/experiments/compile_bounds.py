@@ -48,7 +48,9 @@ def main(arguments=None):
     except KeyboardInterrupt:
         print("Interrupted. Nothing is stored.", file=sys.stderr)
         return 130
-    save(options.output, {**describe_device(device), **found})
+    command = ["python -m benches.experiments.compile_bounds OUT.json", "--models", *options.models]
+    command += ["--batches", *map(str, options.batches)]
+    save(options.output, {**describe_device(device), "command": " ".join(command), **found})
     print(found["ceilings"])
     for row in found["rows"]:
         print(row)

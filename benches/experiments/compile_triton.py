@@ -451,6 +451,8 @@ def main(arguments=None):
     compile_settings(ROW_LENGTHS, options.elements)
     result = {
         **described,
+        "command": "python -m benches.experiments.compile_triton OUT.json "
+        f"--elements {options.elements} --runs {options.runs}",
         "elements": options.elements,
         "add": measure_add(runs=options.runs),
         "softmax": measure_softmax(options.elements, runs=options.runs),

@@ -27,7 +27,6 @@ import argparse
 import ctypes
 import hashlib
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -237,12 +236,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.digest is not None:
-        figures = compare(options, json.loads(options.digest.read_text())["functions"])
+        figures = compare(options, stored.load(options.digest)["functions"])
     else:
         figures = measure(options)
     if options.store is not None:
         if options.store.exists():
-            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            before = stored.load(options.store)["functions"]
             figures = {n: (before | figures)[n] for n in FUNCTIONS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64_check --bits {options.bits} "

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import stored
+from benches import certified, stored
 from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
@@ -1744,10 +1744,7 @@ def accuracy_page(results: Results) -> str:
     """Return docs/results/accuracy.md, from the certificates of corem and the stock libraries."""
     own = [load_certificate(p) for p in sorted((UDFS / "corem").rglob("*.certificate.json"))]
     pairs = [load_certificate(p) for p in sorted((UDFS / "corem-ff").rglob("*.certificate.json"))]
-    stock = [
-        load_certificate(p)
-        for p in sorted((results.folder / "certificates").glob("*/*.certificate.json"))
-    ]
+    stock = list(certified.stock(results.folder / "certificates"))
     wide = [c for c in stock if c.subject["dtype"] == "float32"]
     half = [c for c in stock if c.subject["dtype"] != "float32"]
     parts = [

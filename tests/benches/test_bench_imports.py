@@ -56,6 +56,11 @@ INSIDE = {
     },
     # The math symbols that a session binds.
     "inlined.py": {"pytest_udftorch.swap.session.binder"},
+    # The counts of a certificate, made from a stored row.
+    "certified.py": {
+        "pytest_udftorch.prove.verify.certificate",
+        "pytest_udftorch.prove.verify.reference.checker",
+    },
     # The base of journals, and the MPFR that verify loads.
     "float64_check.py": {
         "pytest_udftorch.base.journal",
