@@ -180,7 +180,7 @@ def test_an_edited_certificate_is_refused(tmp_path, capsys):
 def test_no_command_shows_the_usage(capsys):
     with pytest.raises(SystemExit):
         run()
-    assert "required: command" in capsys.readouterr().err
+    assert "required: VERB" in capsys.readouterr().err
 
 
 # A sample -----------------------------------------------------------------------------
