@@ -18,7 +18,7 @@ import numpy as np
 from pytest_udftorch.errors import CheckError, PackageMissingError
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import Encodings, Format, decode, encode
-from pytest_udftorch.swap.library.symbols import COMPOSITES
+from pytest_udftorch.swap.library.symbols import COMPOSITES, FUNCTIONS
 
 #: The loop gives up here; no elementary function of a 64-bit format needs a tenth of it
 #: unless the input is a tie that ``_is_tie`` fails to recognise.
@@ -48,32 +48,6 @@ def _is_odd_integer(y: float) -> bool:
     return y.is_integer() and int(y) % 2 == 1
 
 
-#: Results at +infinity and -infinity that are exact.
-_AT_INFINITY: Final[dict[str, tuple[float, float]]] = {
-    **dict.fromkeys(("exp", "exp2"), (_INF, 0.0)),
-    **dict.fromkeys(("log", "log2", "log10", "log1p", "acosh"), (_INF, _NAN)),
-    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atanh"), (_NAN, _NAN)),
-    **dict.fromkeys(("sinh", "asinh"), (_INF, -_INF)),
-    **dict.fromkeys(("tanh", "erf"), (1.0, -1.0)),
-    "expm1": (_INF, -1.0),
-    "cosh": (_INF, _INF),
-    "erfc": (0.0, 2.0),
-}
-#: Ends of the domain, the pole at -infinity, and the exact zero other than f(0) = 0.
-_DOMAINS: Final[dict[str, tuple[float, float, float | None, float | None]]] = {
-    **dict.fromkeys(("log", "log2", "log10"), (0.0, _INF, 0.0, 1.0)),
-    **dict.fromkeys(("asin", "atanh"), (-1.0, 1.0, None, None)),
-    "log1p": (-1.0, _INF, -1.0, None),
-    "acos": (-1.0, 1.0, None, 1.0),
-    "acosh": (1.0, _INF, None, 1.0),
-}
-#: Functions with f(±0) = ±0; the others are 1 or a pole there, or listed below.
-_ODD_AT_ZERO: Final = frozenset(
-    ("expm1", "log1p", "sin", "tan", "sinh", "tanh", "asin", "atan", "asinh", "atanh", "erf")
-)
-_ONE_AT_ZERO: Final = frozenset(("exp", "exp2", "cos", "cosh", "erfc"))
-
-
 def _special(function: str, args: tuple[float, ...]) -> float | None:
     """Return the result if ISO C, annex F, makes it exact; None if it must be computed."""
     if function in COMPOSITES:
@@ -94,27 +68,24 @@ def _special(function: str, args: tuple[float, ...]) -> float | None:
             return -0.0 if _is_minus(y) else 0.0
         return None
     (x,) = args
+    exact = FUNCTIONS[function].exact
     if np.isinf(x):
-        limits = _AT_INFINITY.get(function)
-        return None if limits is None else limits[_is_minus(x)]
-    if x == 0:
-        if function in _ODD_AT_ZERO:
-            return x
-        if function in _ONE_AT_ZERO:
-            return 1.0
+        return None if exact.infinities is None else exact.infinities[_is_minus(x)]
+    if x == 0 and exact.at_zero is not None:
+        return x if exact.at_zero == "itself" else exact.at_zero
     return _special_domain(function, x)
 
 
 def _special_domain(function: str, x: float) -> float | None:
     """Return the result at poles, exact zeros and outside the domain, for finite ``x``."""
-    low, high, pole, zero = _DOMAINS.get(function, (-_INF, _INF, None, None))
-    if x < low or x > high:
+    exact = FUNCTIONS[function].exact
+    if x < exact.low or x > exact.high:
         return _NAN
     if function == "atanh" and abs(x) == 1:
         return x * _INF
-    if x == pole:
+    if x == exact.pole:
         return -_INF
-    return 0.0 if x == zero else None
+    return 0.0 if x == exact.zero else None
 
 
 def _special_pow(x: float, y: float) -> float | None:

@@ -19,25 +19,18 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import CertificateError, nearest
 from pytest_udftorch.prove.verify.certificate import Certificate
-from pytest_udftorch.swap.library.symbols import SELU_ALPHA, SELU_SCALE
+from pytest_udftorch.swap.library.symbols import FUNCTIONS, KNOWN, SELU_ALPHA, SELU_SCALE
 
 #: An expression: a number, a variable, ``PI``, or an operation and its arguments. ``neg`` is the
 #: minus of one argument.
 Expression = int | str | Fraction | tuple[Any, ...]
-
-_ONE_ARGUMENT: Final = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",
-    "expm1", "log", "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh",
-)  # fmt: skip
-_TWO_ARGUMENTS: Final = ("atan2", "hypot", "pow")
 
 _HALF: Final = ("/", "x", 2)
 _CUBIC: Final = ("*", Fraction(44715, 1000000), ("*", "x", ("*", "x", "x")))
 
 #: Function -> what it is of real numbers.
 FORMULAS: Final[dict[str, Expression]] = {
-    **{name: (name, "x") for name in _ONE_ARGUMENT},
-    **{name: (name, "x", "y") for name in _TWO_ARGUMENTS},
+    **{f.name: (f.name, *("x", "y")[: f.arity]) for f in FUNCTIONS.values()},
     "sigmoid": ("/", 1, ("+", 1, ("exp", ("neg", "x")))),
     "silu": ("/", "x", ("+", 1, ("exp", ("neg", "x")))),
     "softplus": ("log1p", ("exp", "x")),
@@ -107,7 +100,7 @@ def _replaced(expression: Expression, meant: Mapping[str, Expression]) -> Expres
 
 
 def _variables(function: str) -> tuple[str, ...]:
-    return ("x", "y") if function in _TWO_ARGUMENTS else ("x",)
+    return ("x", "y")[: KNOWN[function].arity]
 
 
 # Certificates ------------------------------------------------------------------------

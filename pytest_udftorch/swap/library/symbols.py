@@ -9,10 +9,11 @@ same function.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 DTYPES: Final = ("float32", "float64")
 
@@ -97,8 +98,29 @@ def this_processor() -> Processor:
 
 
 @dataclass(frozen=True)
+class Exact:
+    """Where ISO C, annex F, makes the results of a function of one argument exact.
+
+    Attributes:
+        infinities: the results at +infinity and at -infinity; None where they are computed.
+        at_zero: the result at both zeros; ``"itself"`` for f(±0) = ±0, None where it is computed,
+            or follows from the domain.
+        low, high: the ends of the domain.
+        pole: where the result is -infinity.
+        zero: where it is zero, other than at zero.
+    """
+
+    infinities: tuple[float, float] | None = None
+    at_zero: float | Literal["itself"] | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    pole: float | None = None
+    zero: float | None = None
+
+
+@dataclass(frozen=True)
 class TorchFunction:
-    """One elementary function as libtorch knows it.
+    """One elementary function as libtorch knows it: the one place of what is known of it.
 
     Attributes:
         name: torch's name, also that of the canary operator ``torch.<name>``.
@@ -106,6 +128,14 @@ class TorchFunction:
         sleef: error-bound suffixes of the SLEEF forms (``u10`` is 1.0 ULP).
         vml: MKL VML base name (``Exp`` for ``vmsExp``), or None where VML has none.
         domain: closed interval from which the canary draws its inputs.
+        exact: where its results are exact.
+        ordinary: the range of arguments, for float32 and float64, in which its results are normal
+            numbers and monotonic. There, code that counts does not inspect the result. It always
+            inspects arguments that are zero or subnormal. None if there is no such range.
+        derivative: the functions that its derivative needs and it does not
+            (tools/autograd/derivatives.yaml of torch).
+        family: the first function of those that an implementation may use for each other, as log
+            and log1p; its own name by default.
     """
 
     name: str
@@ -113,6 +143,10 @@ class TorchFunction:
     sleef: tuple[str, ...]
     vml: str | None
     domain: tuple[float, float]
+    exact: Exact = Exact()
+    ordinary: tuple[tuple[float, float], tuple[float, float]] | None = None
+    derivative: tuple[str, ...] = ()
+    family: str = ""
 
     def c_name(self, dtype: str) -> str:
         """Return the libm name: ``expf`` for float32, ``exp`` for float64."""
@@ -149,36 +183,105 @@ _U10_U35 = ("u10", "u35")
 #: Overloads with a UDF that one profile has room for (UDFPROF_OPERATOR_UDFS in udfprof.h).
 OPERATOR_UDFS: Final = 128
 
-#: Every function that libtorch reaches through symbols, by torch's name.
+_INF: Final = math.inf
+_NAN: Final = math.nan
+
+#: Near zero these are close to x, and erf to 1.13 x, so a normal argument has a normal result.
+_EVERYWHERE: Final = ((-1e30, 1e30), (-1e300, 1e300))
+
+#: Every function that libtorch reaches through symbols, by torch's name. Their ``ordinary`` ranges:
+#: exp(x) is normal from ln of the smallest normal number (-87.34, -708.4) to ln of the largest
+#: (88.72, 709.78), exp2(x) from -126 and -1022 to 128 and 1024. expm1 and sinh end as exp does, and
+#: erfc(x) is normal below 9.19 and 26.54. Logarithms (0 at 1) and functions that are not monotonic
+#: have none.
 FUNCTIONS: Final[dict[str, TorchFunction]] = {
     f.name: f
     for f in (
-        TorchFunction("exp", 1, _U10, "Exp", (-20.0, 20.0)),
-        TorchFunction("exp2", 1, _U10_U35, "Exp2", (-20.0, 20.0)),
-        TorchFunction("expm1", 1, _U10, "Expm1", (-10.0, 10.0)),
-        TorchFunction("log", 1, _U10_U35, "Ln", (0.01, 100.0)),
-        TorchFunction("log2", 1, _U10_U35, "Log2", (0.01, 100.0)),
-        TorchFunction("log10", 1, _U10, "Log10", (0.01, 100.0)),
-        TorchFunction("log1p", 1, _U10, "Log1p", (-0.9, 10.0)),
-        TorchFunction("sin", 1, _U10_U35, "Sin", (-20.0, 20.0)),
-        TorchFunction("cos", 1, _U10_U35, "Cos", (-20.0, 20.0)),
-        TorchFunction("tan", 1, _U10_U35, "Tan", (-20.0, 20.0)),
-        TorchFunction("sinh", 1, _U10_U35, "Sinh", (-10.0, 10.0)),
-        TorchFunction("cosh", 1, _U10_U35, "Cosh", (-10.0, 10.0)),
-        TorchFunction("tanh", 1, _U10_U35, "Tanh", (-5.0, 5.0)),
-        TorchFunction("asin", 1, _U10_U35, "Asin", (-1.0, 1.0)),
-        TorchFunction("acos", 1, _U10_U35, "Acos", (-1.0, 1.0)),
-        TorchFunction("atan", 1, _U10_U35, "Atan", (-20.0, 20.0)),
-        TorchFunction("asinh", 1, _U10, "Asinh", (-20.0, 20.0)),
-        TorchFunction("acosh", 1, _U10, "Acosh", (1.0, 100.0)),
-        TorchFunction("atanh", 1, _U10, "Atanh", (-0.99, 0.99)),
-        TorchFunction("erf", 1, _U10, "Erf", (-3.0, 3.0)),
-        TorchFunction("erfc", 1, ("u15",), "Erfc", (-3.0, 3.0)),
-        TorchFunction("pow", 2, _U10, "Pow", (0.1, 5.0)),
+        TorchFunction(
+            "exp", 1, _U10, "Exp", (-20.0, 20.0), Exact((_INF, 0.0), 1.0),
+            ((-87.0, 88.0), (-708.0, 709.0)),
+        ),
+        TorchFunction(
+            "exp2", 1, _U10_U35, "Exp2", (-20.0, 20.0), Exact((_INF, 0.0), 1.0),
+            ((-126.0, 127.0), (-1022.0, 1023.0)), family="exp",
+        ),
+        TorchFunction(
+            "expm1", 1, _U10, "Expm1", (-10.0, 10.0), Exact((_INF, -1.0), "itself"),
+            ((-1e30, 88.0), (-1e300, 709.0)), family="exp",
+        ),
+        TorchFunction(
+            "log", 1, _U10_U35, "Ln", (0.01, 100.0),
+            Exact((_INF, _NAN), low=0.0, pole=0.0, zero=1.0),
+        ),
+        TorchFunction(
+            "log2", 1, _U10_U35, "Log2", (0.01, 100.0),
+            Exact((_INF, _NAN), low=0.0, pole=0.0, zero=1.0), family="log",
+        ),
+        TorchFunction(
+            "log10", 1, _U10, "Log10", (0.01, 100.0),
+            Exact((_INF, _NAN), low=0.0, pole=0.0, zero=1.0), family="log",
+        ),
+        TorchFunction(
+            "log1p", 1, _U10, "Log1p", (-0.9, 10.0),
+            Exact((_INF, _NAN), "itself", low=-1.0, pole=-1.0),
+            ((-0.99, 1e30), (-0.99, 1e300)), family="log",
+        ),
+        TorchFunction(
+            "sin", 1, _U10_U35, "Sin", (-20.0, 20.0), Exact((_NAN, _NAN), "itself"),
+            derivative=("cos",),
+        ),
+        TorchFunction(
+            "cos", 1, _U10_U35, "Cos", (-20.0, 20.0), Exact((_NAN, _NAN), 1.0),
+            derivative=("sin",), family="sin",
+        ),
+        TorchFunction(
+            "tan", 1, _U10_U35, "Tan", (-20.0, 20.0), Exact((_NAN, _NAN), "itself")
+        ),
+        TorchFunction(
+            "sinh", 1, _U10_U35, "Sinh", (-10.0, 10.0), Exact((_INF, -_INF), "itself"),
+            ((-88.0, 88.0), (-709.0, 709.0)), ("cosh",),
+        ),
+        TorchFunction(
+            "cosh", 1, _U10_U35, "Cosh", (-10.0, 10.0), Exact((_INF, _INF), 1.0),
+            derivative=("sinh",),
+        ),
+        TorchFunction(
+            "tanh", 1, _U10_U35, "Tanh", (-5.0, 5.0), Exact((1.0, -1.0), "itself"), _EVERYWHERE
+        ),
+        TorchFunction(
+            "asin", 1, _U10_U35, "Asin", (-1.0, 1.0),
+            Exact((_NAN, _NAN), "itself", low=-1.0, high=1.0), ((-1.0, 1.0), (-1.0, 1.0)),
+        ),
+        TorchFunction(
+            "acos", 1, _U10_U35, "Acos", (-1.0, 1.0),
+            Exact((_NAN, _NAN), low=-1.0, high=1.0, zero=1.0),
+        ),
+        TorchFunction(
+            "atan", 1, _U10_U35, "Atan", (-20.0, 20.0), Exact(at_zero="itself"), _EVERYWHERE
+        ),
+        TorchFunction(
+            "asinh", 1, _U10, "Asinh", (-20.0, 20.0), Exact((_INF, -_INF), "itself"), _EVERYWHERE
+        ),
+        TorchFunction(
+            "acosh", 1, _U10, "Acosh", (1.0, 100.0), Exact((_INF, _NAN), low=1.0, zero=1.0)
+        ),
+        TorchFunction(
+            "atanh", 1, _U10, "Atanh", (-0.99, 0.99),
+            Exact((_NAN, _NAN), "itself", low=-1.0, high=1.0), ((-0.99, 0.99), (-0.99, 0.99)),
+        ),
+        TorchFunction(
+            "erf", 1, _U10, "Erf", (-3.0, 3.0), Exact((1.0, -1.0), "itself"), _EVERYWHERE,
+            ("exp",),
+        ),
+        TorchFunction(
+            "erfc", 1, ("u15",), "Erfc", (-3.0, 3.0), Exact((0.0, 2.0), 1.0),
+            ((-1e30, 9.0), (-1e300, 26.0)), ("exp",), family="erf",
+        ),
+        TorchFunction("pow", 2, _U10, "Pow", (0.1, 5.0), derivative=("pow", "log")),
         TorchFunction("atan2", 2, _U10_U35, "Atan2", (-10.0, 10.0)),
         TorchFunction("hypot", 2, ("u05", "u35"), "Hypot", (-10.0, 10.0)),
     )
-}
+}  # fmt: skip
 
 #: The doubles that torch's selu passes to elu.
 SELU_SCALE: Final = 1.0507009873554804934193349852946

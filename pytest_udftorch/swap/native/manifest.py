@@ -32,27 +32,8 @@ WATCHED: Final = ("", *FUNCTIONS, "sincos", *COMPOSITES)
 #: take 8 KiB (float32) or 16 KiB (float64) of the first-level cache.
 CHUNK: Final = 1024
 
-#: Function -> the range of arguments, for float32 and float64, in which its results are normal
-#: numbers and monotonic. There, generated code does not inspect the result. It always inspects
-#: arguments that are zero or subnormal. exp(x) is normal from ln of the smallest normal number
-#: (-87.34, -708.4) to ln of the largest (88.72, 709.78), exp2(x) from -126 and -1022 to 128 and
-#: 1024. expm1 and sinh end as exp does, and erfc(x) is normal below 9.19 and 26.54. Near zero all
-#: others are close to x, and erf to 1.13 x, so a normal argument has a normal result. Logarithms
-#: (0 at 1) and functions that are not monotonic have no such range.
-ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
-    "exp": ((-87.0, 88.0), (-708.0, 709.0)),
-    "exp2": ((-126.0, 127.0), (-1022.0, 1023.0)),
-    "expm1": ((-1e30, 88.0), (-1e300, 709.0)),
-    "sinh": ((-88.0, 88.0), (-709.0, 709.0)),
-    "tanh": ((-1e30, 1e30), (-1e300, 1e300)),
-    "asinh": ((-1e30, 1e30), (-1e300, 1e300)),
-    "atan": ((-1e30, 1e30), (-1e300, 1e300)),
-    "erf": ((-1e30, 1e30), (-1e300, 1e300)),
-    "erfc": ((-1e30, 9.0), (-1e300, 26.0)),
-    "log1p": ((-0.99, 1e30), (-0.99, 1e300)),
-    "asin": ((-1.0, 1.0), (-1.0, 1.0)),
-    "atanh": ((-0.99, 0.99), (-0.99, 0.99)),
-}
+#: Function -> its ``ordinary`` range, where it has one.
+ORDINARY: Final = {f.name: f.ordinary for f in FUNCTIONS.values() if f.ordinary is not None}
 
 #: Those of them with f(0) = 1 and f(-inf) = 0, which softmax computes in every row.
 EXPONENTIAL: Final = ("exp", "exp2")

@@ -32,18 +32,6 @@ _REAL: Final = ("float32", "float64")
 _MISH: Final = "exp log1p tanh"
 _DIMS: Final[tuple[Dim, ...]] = ("last", "middle", "first")
 
-# What the derivatives of torch.<name> need (tools/autograd/derivatives.yaml). The others need
-# nothing, because they reuse the result or are algebraic.
-_DERIVATIVES = {
-    "sin": "cos",
-    "cos": "sin",
-    "sinh": "cosh",
-    "cosh": "sinh",
-    "erf": "exp",
-    "erfc": "exp",
-    "pow": "pow log",
-}
-
 # Narrower than the session's canaries: float16 must not overflow.
 _DOMAINS = {"exp": (-5.0, 5.0), "exp2": (-5.0, 5.0), "expm1": (-5.0, 5.0)}
 
@@ -71,7 +59,7 @@ def _elementary() -> list[Operator]:
                 f"torch.{function.name}",
                 call,
                 function.name,
-                _DERIVATIVES.get(function.name, ""),
+                " ".join(function.derivative),
                 (max(low, -8.0), min(high, 8.0)),
                 inplace=inplace,
                 out=out,
