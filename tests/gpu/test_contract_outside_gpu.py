@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 
-SOURCE = Path(__file__).parents[1] / "libtorch" / "test_contract_outside.py"
+SOURCE = Path(__file__).parents[1] / "reproduce" / "test_contract_outside.py"
 
 
 @pytest.fixture(scope="module")
