@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -161,10 +161,48 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with _mode()(found):
+        with _mode()(found), _calls_mode()(found) if _has_gpus() else nullcontext():
             yield found
     finally:
         _watching.now = before
+
+
+def _has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@functools.cache
+def _calls_mode() -> Any:
+    """Return a mode that judges functions which torch composes before anybody sees them."""
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):
+        def __init__(self, found: Outside) -> None:
+            super().__init__()
+            self.found = found
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            given = kwargs or {}
+            result = func(*args, **given)
+            row = find(getattr(func, "__name__", ""))
+            if row is not None and row.contract.unless == "grouped" and _shares_heads(args, given):
+                self.found.note(f"aten::{row.name}", _UNLESS["grouped"])
+            return result
+
+    return Watch
+
+
+def _shares_heads(args: Any, kwargs: Any) -> bool:
+    """Tell whether a call of attention on a GPU has fewer heads of keys than of queries."""
+    given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
+    query, key = given["query"], given["key"]
+    if query.device.type == "cpu" or query.dim() != key.dim() or query.dim() < _HEADS:
+        return False
+    return bool(query.shape[-_HEADS] != key.shape[-_HEADS] and query.numel())
 
 
 @functools.cache
@@ -190,6 +228,9 @@ def _mode() -> Any:
 
     return Watch
 
+
+#: Where attention has its heads, from the end on.
+_HEADS: Final = 3
 
 #: Why a call is outside that its row excepts.
 _UNLESS: Final = {
