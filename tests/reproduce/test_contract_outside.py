@@ -75,7 +75,6 @@ CALLS = {
     "hardsigmoid_backward": lambda x, g: aten.hardsigmoid_backward(g, x),
     "hardswish": lambda x, g: F.hardswish(x),
     "hardswish_backward": lambda x, g: aten.hardswish_backward(g, x),
-    "huber_loss_backward": lambda x, g: aten.huber_loss_backward(LOSS, x, g, 1, 0.7),
     "leaky_relu": lambda x, g: F.leaky_relu(x, 0.3),
     "leaky_relu_backward": lambda x, g: aten.leaky_relu_backward(g, x, 0.3, False),
     "lerp": lambda x, g: (torch.lerp(x, g, 0.3), torch.lerp(x, g, x.abs())),

@@ -240,6 +240,7 @@ class Row:
             ``fractions`` (a number that is no integer), ``casts`` (to a shorter type).
         roundings: how often an element of float32 is rounded; 0 if nobody counted.
         functions: the functions that the definition of an element evaluates.
+        beside: others that its kernels for the CPU evaluate, for some arguments or in its loop.
         leaf: whether each element of its result evaluates ``functions``: torch does not decompose
             it into functions, or a decomposition hides them. Special functions stand for the
             function that their method in ATen rests on, normal variates for Box and Muller's.
@@ -289,6 +290,7 @@ class Row:
     rounds_if: str = ""
     roundings: int = 0
     functions: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     leaf: bool = False
     counted: str = ""
     definition: str = ""
@@ -325,7 +327,7 @@ def row(name: str, kind: Kind, functions: str = "", **facts: Any) -> Row:
 
     ``stubs=True`` stands for the stub that is called after the operator.
     """
-    for key in ("also", "uncompiled", "with_numbers", "composites", "cpu_dtypes"):
+    for key in ("also", "beside", "uncompiled", "with_numbers", "composites", "cpu_dtypes"):
         if key in facts:
             facts[key] = tuple(facts[key].split())
     stubs = facts.pop("stubs", "")
