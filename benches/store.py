@@ -12,7 +12,10 @@
         [contract_ranks_cuda] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
-        [float64_speed]
+        [float64_speed] [stock_certificates] [--raw FOLDER]
+
+``--raw FOLDER`` also writes all that was measured, in all digits, to files in a folder, because
+benches/results has summaries. A bench's own command does so when it is told to store elsewhere.
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -114,6 +118,7 @@ LONG = _experiments(
     "versions", "coverage", "contract_operators", "float64_check", "rewriting_gains",
     "pet_convolutions",
 )  # fmt: skip
+LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",
     "--store", str(stored.RESULTS / "aarch64_sve.json"),
@@ -138,7 +143,7 @@ GPU["coverage_compiled_cuda"] = (
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
-#: a machine that has one (docs/compile.md).
+#: a machine that has one (docs/measure/compile.md).
 COMPILE = tuple(
     f"compile_{n}"
     for n in (
@@ -211,7 +216,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [*everything, *groups, *GPU, *SITE, *LONG]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--raw", type=Path, metavar="FOLDER", help="keep all that was measured in files there"
+    )
     options = parser.parse_args(arguments)
+    if options.raw is not None:
+        os.environ[stored.RAW] = str(options.raw.resolve())
     for name in options.names:
         if name not in names:
             parser.error(f"{name!r} is not one of {', '.join(names)}.")

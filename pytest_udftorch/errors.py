@@ -299,6 +299,10 @@ class ToleranceError(UdfError):
     """A search for cheaper functions cannot be done as asked for, or its metric is of no use."""
 
 
+class JournalError(UdfError):
+    """A journal cannot be read or written, is damaged, or belongs to something else."""
+
+
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 

@@ -20,16 +20,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import journals
 import numpy as np
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
-from pytest_udftorch.base.plain_data import sealed
+from pytest_udftorch.base.plain_data import canonical_json, sealed
 from pytest_udftorch.diagnose.diff.alignment import aligned, parting
 from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.measure.planning.plans import FORMAT, StoredPlan
 from pytest_udftorch.measure.planning.search_record import SearchRecord
 from pytest_udftorch.prove.verify.certificate import Certificate, ChunkResult, Example, Run, Tally
-from pytest_udftorch.prove.verify.certificate_file import as_json, canonical_json, load, save
+from pytest_udftorch.prove.verify.certificate_file import load, save
 from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.merge import comparison_table, merge
 from pytest_udftorch.swap.library.description import load_library
@@ -150,6 +151,8 @@ def library_document() -> Any:
             "stock": False,
             "include_dirs": ["include"],
             "float_float": "pairs",
+            "inherit": "base",
+            "max_ulp": 1.5,
         },
         "functions": {
             "exp": {
@@ -185,10 +188,14 @@ def library_document() -> Any:
 
 
 def library_files(folder: Path) -> None:
-    for name in ("include", "pairs"):
+    for name in ("include", "pairs", "base"):
         (folder / name).mkdir(exist_ok=True)
-    for name in ("e.c", "hard.txt", "o.cpp", "p.py"):
+    for name in ("e.c", "hard.txt", "o.cpp", "p.py", "base/b.c"):
         (folder / name).touch()
+    (folder / "base" / "udf.toml").write_text(
+        '[library]\nname = "base"\nversion = "1"\n'
+        '[functions.log.float32]\nsource = "b.c"\nscalar = "b"\n'
+    )
 
 
 def use_library(path: Path) -> None:
@@ -199,7 +206,7 @@ def use_library(path: Path) -> None:
     files += [u.source or u.python for group in library.operators.values() for u in group]
     for named in files:
         assert named.is_file(), named
-    for named in (*files, *library.include_dirs, library.float_float or path):
+    for named in (*files, *library.include_dirs, *library.inherited, library.float_float or path):
         assert named.is_relative_to(path.parent), f"{named} lies outside the library"
     for function in library.functions.values():
         assert function.max_ulp is None or 0 < function.max_ulp < float("inf")
@@ -255,7 +262,7 @@ def certificate_json() -> str:
         )
         for more in ({}, {"form": "v8"})
     ]
-    return json.dumps(as_json(Certificate(SUBJECT, DOMAIN, tuple(runs))))
+    return json.dumps(Certificate(SUBJECT, DOMAIN, tuple(runs)).document())
 
 
 def certificate_text(document: Any) -> bytes:
@@ -285,7 +292,7 @@ def journal_document() -> Any:
         ChunkResult(i, digest(i), digest(9 + i), tally(hard=None if i else 3)) for i in (0, 1)
     ]
     return [
-        {"run": JOURNAL_NAME},
+        {"journal": "verification", "run": JOURNAL_NAME},
         *(
             {
                 "chunk": r.index,
@@ -299,22 +306,18 @@ def journal_document() -> Any:
 
 
 def journal_text(document: Any) -> bytes:
-    lines = []
-    for payload in document if isinstance(document, list) else [document]:
-        text = json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
-        lines.append(hashlib.sha256(text).hexdigest()[:16].encode() + b" " + text + b"\n")
-    return b"".join(lines)
+    return journals.text(document if isinstance(document, list) else [document])
 
 
 def use_journal(path: Path) -> None:
-    with Journal(path, JOURNAL_NAME, resume=True) as journal:
-        total = Tally()
-        for number in sorted(journal.finished):
-            found = journal.finished[number]
-            total += found.tally
-            bytes.fromhex(found.digest + found.normal_digest)
-        canonical_json(total.as_json(32))
-        assert all(type(n) is int for n in journal.finished)
+    journal = Journal(path, JOURNAL_NAME, resume=True)
+    total = Tally()
+    for number in sorted(journal.finished):
+        found = journal.finished[number]
+        total += found.tally
+        bytes.fromhex(found.digest + found.normal_digest)
+    canonical_json(total.as_json(32))
+    assert all(type(n) is int for n in journal.finished)
 
 
 # Plans, and journals of searches -----------------------------------------------------
@@ -351,12 +354,11 @@ SEARCH_KEY = {"inputs": ["x"], "device": "cpu", "torch": "2", "executors": ["eag
 
 
 def search_document() -> Any:
-    return {
-        **SEARCH_KEY,
-        "bounds": [0, 1, 3, 4],
-        "unit_ns": {"eager": [1.0, 2.5, 2]},
-        "unit_profiled_ns": {"eager": [3, 4, 5]},
-    }
+    return [
+        {"journal": "search", "run": SEARCH_KEY},
+        {"bounds": [0, 1, 3, 4], "unit_ns": {"eager": [1.0, 2.5, 2]}},
+        {"unit_profiled_ns": {"eager": [3, 4, 5]}},
+    ]
 
 
 def use_search(path: Path) -> None:
@@ -449,7 +451,7 @@ def use_profile(path: Path) -> None:
     [both] = load_all([path, path])
     report.terminal([both])
     report.html([both]).encode()
-    for number, write in enumerate((found.to_json, found.to_csv, found.to_trace, found.save)):
+    for number, write in enumerate((found.save_json, found.save_csv, found.save_trace, found.save)):
         out = path.with_name(f"out{number}")
         out.unlink(missing_ok=True)
         write(out)
@@ -507,7 +509,7 @@ KINDS = {
     ),
     "journal": Kind(journal_document, "j.journal", journal_text, use_journal),
     "plan": Kind(plan_document, "p.json", lambda d: json.dumps(d).encode(), use_plan),
-    "search": Kind(search_document, "s.json", lambda d: json.dumps(d).encode(), use_search),
+    "search": Kind(search_document, "s.journal", journal_text, use_search),
     "profile": Kind(profile_document, "profiled-1.bin", profile_text, use_profile),
 }
 

@@ -14,8 +14,8 @@ import xml.etree.ElementTree as ET
 import zlib
 from pathlib import Path
 
-import injected
 import pytest
+from faults import Faults
 
 # Threads that have nothing to do sleep: OpenMP's would spin, clang's for 200 ms after each loop.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -40,8 +40,8 @@ def pytest_unconfigure():
 
 @pytest.fixture
 def faults(request):
-    """Count what a test injects; see ``injected.Faults``."""
-    counted = injected.Faults()
+    """Count what a test injects; see ``faults.Faults``."""
+    counted = Faults()
     yield counted
     request.node.user_properties.append(("faults", counted.as_json()))
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import audit
 import bad_input
-import watched
 from bad_input import KINDS, ODD, changed, places
 
 from pytest_udftorch.errors import UdfError
@@ -62,12 +62,12 @@ def outcome(target: Target, data: bytes, folder: Path) -> str:
     """Run a target; return ``answered`` or the name of the error of ours.
 
     Raises:
-        BaseException: whatever else comes out of it, and ``watched.Forbidden``.
+        BaseException: whatever else comes out of it, and ``audit.Forbidden``.
     """
     description._read.cache_clear()
     cache._checked.clear()
     # Relative names, which functions that take a descriptor open too, are below the folder.
-    with contextlib.chdir(folder), watched.only(folder):
+    with contextlib.chdir(folder), audit.only(folder):
         try:
             with contextlib.redirect_stdout(None):
                 target.run(data, folder)
@@ -204,8 +204,8 @@ def _kind(name: str, signed: Callable[[bytes], bytes], **more: Any) -> Target:
     return Target(**{"seeds": seeds, "run": _read_kind(name, signed), **more})
 
 
-def _journal_seeds() -> list[bytes]:
-    return [b"".join(json.dumps(line).encode() + b"\n" for line in bad_input.journal_document())]
+def _lines_of(document: Callable[[], Any]) -> Callable[[], list[bytes]]:
+    return lambda: [b"".join(json.dumps(line).encode() + b"\n" for line in document())]
 
 
 def _lines(data: bytes) -> Any:
@@ -609,7 +609,7 @@ def _call_pair(data: bytes, folder: Path) -> None:
     assert "eager" in pair.working
     pair.check()
     pair["eager"](*pair.inputs)
-    json.dumps(pair.to_json())
+    json.dumps(pair.document())
 
 
 TARGETS: dict[str, Target] = {
@@ -629,10 +629,14 @@ TARGETS: dict[str, Target] = {
     ),
     "certificate": _kind("certificate", _signed_certificate),
     "journal": _kind(
-        "journal", _signed_journal, seeds=_journal_seeds, parse=_lines, text=_as_lines
+        "journal", _signed_journal, seeds=_lines_of(bad_input.journal_document), parse=_lines,
+        text=_as_lines,
     ),
     "plan": _kind("plan", lambda data: data),
-    "search": _kind("search", lambda data: data),
+    "search": _kind(
+        "search", _signed_journal, seeds=_lines_of(bad_input.search_document), parse=_lines,
+        text=_as_lines,
+    ),
     "hard_cases": Target(lambda: [b"\0# c\n3f800001\n0x7F800000\n", b"\x013f800001 1\n"],
                          _read_hard_cases),
     "build_cache": Target(_cache_seeds, _read_cache),

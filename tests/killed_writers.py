@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``killed.py`` kills besides builds: verifications, profiles, plan searches and patches.
+"""What ``kills.py`` kills besides builds: verifications, profiles, plan searches and patches.
 
 Each scenario checks what it wrote by reading it back, and what earlier runs left: a file that is
 there is whole, or is refused by an error of this package.
@@ -16,7 +16,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from killed import Scenario
+import journals
+from kills import Scenario
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import ProfileLossWarning, UdfError
@@ -134,8 +135,8 @@ def profile(folder: Path, library: Path) -> bytes:
         saved.unlink()
     with _losses_are_errors():
         found.save(saved)
-    found.to_json(folder / "profile.json")
-    found.to_trace(folder / "trace.json")
+    found.save_json(folder / "profile.json")
+    found.save_trace(folder / "trace.json")
     write_text(folder / "report.html", report.html([found], title="killed"))
     json.loads((folder / "profile.json").read_text())
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) >= len(PARTS)
@@ -231,7 +232,7 @@ def search(folder: Path, library: Path) -> bytes:
         model, x, executors="eager", runs=6, rounds=1, max_units=2, journal=journal
     )  # fmt: skip
     plan.save(file)
-    assert json.loads(journal.read_text())["bounds"]
+    assert journals.entries(journal)["bounds"]
     assert torch.equal(Plan.load(file).apply(model, (x,))(x), expected)
     return str(expected.tolist()).encode()
 
@@ -243,7 +244,8 @@ def plan_files(folder: Path, library: Path) -> bytes:
 
     journal, file = folder / "journal.json", folder / "plan.json"
     key = {"inputs": ["float32 1x4"], "device": "cpu", "torch": "2", "executors": ["eager"]}
-    found = {"bounds": [0, 1, 2], "unit_ns": {"eager": [1.0, 2.0]}, "note": "n" * 10_000}
+    notes = {f"note {n}": "n" * 10_000 for n in range(6)}
+    found = {"bounds": [0, 1, 2], "unit_ns": {"eager": [1.0, 2.0]}, **notes}
     before = SearchRecord(journal, key)
     for name, value in found.items():
         assert before.report.get(name, value) == value
@@ -255,7 +257,7 @@ def plan_files(folder: Path, library: Path) -> bytes:
         assert StoredPlan.load(file) == plan
     plan.save(file)
     assert StoredPlan.load(file) == plan
-    kept = json.loads(journal.read_text())  # in the order in which it was found
+    kept = journals.entries(journal)  # in the order in which it was found
     return json.dumps(kept, sort_keys=True).encode() + file.read_bytes()
 
 

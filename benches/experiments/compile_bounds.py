@@ -30,7 +30,7 @@ def bounds(models, batches, device, size=224):
             least = measure.bound_ns(needed, rates)
             row = {"model": name, "batch": batch, **asdict(needed), "roofline_ns": round(least, 1)}
             rows.append(row)
-    return {"ceilings": rates.to_json(), "rows": rows}
+    return {"ceilings": rates.document(), "rows": rows}
 
 
 def main(arguments=None):
@@ -48,7 +48,9 @@ def main(arguments=None):
     except KeyboardInterrupt:
         print("Interrupted. Nothing is stored.", file=sys.stderr)
         return 130
-    save(options.output, {**describe_device(device), **found})
+    command = ["python -m benches.experiments.compile_bounds OUT.json", "--models", *options.models]
+    command += ["--batches", *map(str, options.batches)]
+    save(options.output, {**describe_device(device), "command": " ".join(command), **found})
     print(found["ceilings"])
     for row in found["rows"]:
         print(row)

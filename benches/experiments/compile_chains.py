@@ -56,7 +56,7 @@ def prepare(case: Case, device: str) -> Prepared:
     with experiment.cold():
         prepared = experiment.pair_calls(model_pair(model, x, EXECUTORS[device]))
     prepared.info["layers"] = [
-        row.to_json() for row in layer_times(model, (x,), runs=7, rounds=3).rows
+        row.document() for row in layer_times(model, (x,), runs=7, rounds=3).rows
     ]
     return prepared
 

@@ -13,7 +13,6 @@ import argparse
 import difflib
 import fcntl
 import importlib.metadata
-import json
 import subprocess
 import sys
 import warnings
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 import torchvision
 
+from benches import stored
 from benches.experiments.experiment import differing, missing_folder, save, turn
 from pytest_udftorch import UdfError
 from pytest_udftorch.measure import (
@@ -117,7 +117,7 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
         "batch": batch,
         "left_out": left_out,
         **({"compilers": compilers} if packages else {}),
-        **pair.to_json(),
+        **pair.document(),
     }
 
 
@@ -168,7 +168,7 @@ def begin(path, device, lists):
     if not path.exists():
         return fresh
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = stored.load(path)
         other = differing(found, settings)
     except (OSError, ValueError, KeyError, TypeError):
         sys.exit(f"{path} is not a stored result of a bench. Name another file, or delete it.")
@@ -209,6 +209,8 @@ def side_by_side(module, options, device, lists, arguments):
             for key in lists:
                 new = [r for r in found[key] if not there(result[key], r["model"], r["batch"])]
                 result[key] += new
+        command = ["-m", module, "OUT.json", "--models", *options.models, "--side-by-side"]
+        result["command"] = " ".join(["python", *command, *arguments])
         result["note"] = (
             f"{len(processes)} processes, one per model, shared the machine: executors were made "
             "side by side, the device was timed by one at a time"
@@ -281,9 +283,11 @@ def run(name, options, lists, measure, handed):
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
+    given = handed_on(options, handed)
     if options.side_by_side:
-        given = handed_on(options, handed)
         return status(side_by_side, f"benches.experiments.{name}", options, device, lists, given)
+    command = ["-m", f"benches.experiments.{name}", "OUT.json", "--models", *options.models]
+    options.command = " ".join(["python", *command, *given])
     return status(measure, options, device)
 
 
@@ -303,7 +307,7 @@ def main(arguments=None):
 
 def measure(options, device):
     """Measure what OUT.json does not hold yet; return the exit status."""
-    result = begin(options.output, device, LISTS)
+    result = {**begin(options.output, device, LISTS), "command": options.command}
     result["end_to_end"] = [row for row in result["end_to_end"] if not row.get("interrupted")]
     for name in options.models:
         first = options.batches[0]

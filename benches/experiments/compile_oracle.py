@@ -116,7 +116,7 @@ def main(arguments=None):
 
 def measure(options, device):
     """Make the plans that OUT.json does not hold yet; return the exit status."""
-    result = begin(options.output, device, LISTS)
+    result = {**begin(options.output, device, LISTS), "command": options.command}
     for name in options.models:
         for batch in options.batches:
             if there(result["cells"], name, batch):

@@ -113,7 +113,7 @@ def prepare(case: Case, device: str) -> Prepared:
     model, x = model.to(device), x.to(device)
     prepared = experiment.pair_calls(model_pair(model, x, EXECUTORS[device]))
     report = layer_times(model, (x,), runs=7, rounds=3)
-    prepared.info["layers"] = [row.to_json() for row in report.rows]
+    prepared.info["layers"] = [row.document() for row in report.rows]
     prepared.info["notes"] = list(report.notes)
     return prepared
 

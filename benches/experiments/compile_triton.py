@@ -373,7 +373,7 @@ def measure_softmax(elements, lengths=ROW_LENGTHS, runs=20, rounds=10):
                     "torch": _distance(torch.softmax(x, dim=1)[:64], reference),
                 },
                 "throttled": device.throttled or called.throttled,
-                "runs_ns": {k: t.to_json()["runs_ns"] for k, t in device.timings.items()},
+                "runs_ns": {k: t.document()["runs_ns"] for k, t in device.timings.items()},
             }
         )
         del x, target, contenders
@@ -409,7 +409,7 @@ def measure_add(sizes=SIZES, runs=20, rounds=10):
                 "with_launch": {"median_ns": _medians(called)},
                 "exact": bool(torch.equal(add(a, b), a + b)),
                 "throttled": device.throttled or called.throttled,
-                "runs_ns": {k: t.to_json()["runs_ns"] for k, t in device.timings.items()},
+                "runs_ns": {k: t.document()["runs_ns"] for k, t in device.timings.items()},
             }
         )
     return table
@@ -447,6 +447,8 @@ def main(arguments=None):
     compile_settings(ROW_LENGTHS, options.elements)
     result = {
         **described,
+        "command": "python -m benches.experiments.compile_triton OUT.json "
+        f"--elements {options.elements} --runs {options.runs}",
         "elements": options.elements,
         "add": measure_add(runs=options.runs),
         "softmax": measure_softmax(options.elements, runs=options.runs),

@@ -16,7 +16,6 @@ first's; each row names its machine. The models need the extra ``models``.
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.store is None:
             parser.error("--merge needs --store: the file to write")
         made = {**merge(options.merge), "command": f"python -m benches.store {options.store.stem}"}
-        options.store.write_text(json.dumps(made, indent=1) + "\n")
+        stored.write(options.store, made)
         return 0
     chosen = [names[n] for n in options.model or names]
     precisions = [options.precision] if options.precision else PRECISIONS

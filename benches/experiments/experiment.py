@@ -10,7 +10,8 @@ stores a row for each case:
 
 A case does not start if the last three suggest that it would exceed the budget. The command prints
 the cases that it left out, and the file counts them. The command continues an existing file of the
-same experiment, scale, device and versions; ``--again`` starts over. Ctrl-C keeps the rows so far.
+same experiment, scale, device and versions; ``--again`` starts over. A file in benches/results is a
+summary; only a file elsewhere keeps the time of every run. Ctrl-C keeps the rows so far.
 ``--processes N`` makes the contenders of N cases side by side and times one case at a time.
 """
 
@@ -23,7 +24,6 @@ import fcntl
 import functools
 import json
 import multiprocessing
-import os
 import signal
 import sys
 import tempfile
@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from benches import stored
 from pytest_udftorch import UdfError
 from pytest_udftorch.measure import (
     FEWEST_RUNS,
@@ -307,10 +308,12 @@ def _key(case: Case) -> str:
     return json.dumps(case, sort_keys=True)
 
 
-def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+def _earlier(
+    path: Path, experiment: Experiment, settings: dict[str, Any], keys: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return the rows of an existing file that need not be measured again."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = stored.load(path)
         rows = list(document["rows"])
         others = differing(document, settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -323,7 +326,9 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
             f"{path} was measured with another {', '.join(others)}, and rows of both would be "
             "mixed. Name another file, or delete it."
         )
-    by_key = {_key(row["case"]): row for row in rows if "error" not in row}
+    # A summary has no runs, which the rows of some experiments need to be judged.
+    whole = [row for row in rows if "runs_ns" in row or not experiment.keep_runs]
+    by_key = {_key(row["case"]): row for row in whole if "error" not in row}
     return [by_key[key] for key in keys if key in by_key]
 
 
@@ -351,12 +356,8 @@ def missing_folder(path: Path) -> str | None:
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
     """Write a document as JSON, if there is a path."""
-    if path is None:
-        return
-    # Whole or not at all, because a run may be stopped at any time.
-    scratch = path.with_name(f"{path.name}.partial")
-    scratch.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    if path is not None:
+        stored.write(path, document)
 
 
 class _Budget:
@@ -488,7 +489,9 @@ def run(
     cases = experiment.cases(device, scale)
     keys = [_key(case) for case in cases]
     place = {key: number for number, key in enumerate(keys, 1)}
-    rows = _earlier(output, settings, keys) if output is not None and output.exists() else []
+    rows = []
+    if output is not None and output.exists():
+        rows = _earlier(output, experiment, settings, keys)
     done = {_key(row["case"]) for row in rows}
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in done]
     document: dict[str, Any] = {

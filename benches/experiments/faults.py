@@ -3,7 +3,7 @@
 
     python -m benches.experiments.faults [--quick] [--store FILE]
 
-Runs the tests that count what they inject (``tests/injected.py``), the slow ones too, and adds up
+Runs the tests that count what they inject (``tests/faults.py``), the slow ones too, and adds up
 what they counted. After a fault the next run gives the right answer (healed), or an error of this
 package says what is wrong (errors); anything else is wrong.
 """

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import re
 import shutil
@@ -363,7 +362,7 @@ def main() -> None:
         figures[function] = {**compared, "cpu": cpu, "operators": timed}
     if options.store is not None:
         if options.store.exists():
-            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            before = stored.load(options.store)["functions"]
             figures = {n: (before | figures)[n] for n in INTERVALS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64 --samples {options.samples} "

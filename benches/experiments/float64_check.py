@@ -27,7 +27,6 @@ import argparse
 import ctypes
 import hashlib
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -39,8 +38,8 @@ from typing import Any, Final
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
+from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.measure import describe
-from pytest_udftorch.prove.verify.line_journal import LineJournal
 from pytest_udftorch.prove.verify.reference.checker import load_mpfr
 
 #: Arguments of a line of the journal.
@@ -134,12 +133,16 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-class Journal(LineJournal):
+class Chunks(Journal):
     """The finished chunks of a function."""
+
+    kind = "float64"
+    words = Words(parts="chunks")
+    makes_folder = True
 
     def __init__(self, path: Path, name: dict[str, Any]) -> None:
         self.done: dict[int, dict[str, Any]] = {}
-        super().__init__(path, name, resume=True, option="--journal")
+        super().__init__(path, name)
 
     def read(self, payload: dict[str, Any]) -> None:
         """Take in a chunk."""
@@ -152,7 +155,7 @@ class Journal(LineJournal):
 
 
 def run(
-    pool: ProcessPoolExecutor, journal: Journal, function: str, level: str, count: int, jobs: int
+    pool: ProcessPoolExecutor, journal: Chunks, function: str, level: str, count: int, jobs: int
 ) -> None:
     """Judge the chunks that the journal does not have."""
     rest: Iterator[int] = (n for n in range(0, count, CHUNK) if n not in journal.done)
@@ -193,9 +196,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     "chunk": CHUNK, "sources": sources()}  # fmt: skip
             path = options.journal.with_suffix(f".{function}.journal")
             start = time.monotonic()
-            with Journal(path, name) as journal:
-                before = len(journal.done)
-                run(pool, journal, function, options.level, 1 << options.bits, options.jobs)
+            journal = Chunks(path, name)
+            before = len(journal.done)
+            run(pool, journal, function, options.level, 1 << options.bits, options.jobs)
             fresh = (len(journal.done) - before) * CHUNK
             print(f"{function}: {fresh / (time.monotonic() - start):,.0f} arguments a second")
             parts = [journal.done[n] for n in range(0, 1 << options.bits, CHUNK)]
@@ -233,12 +236,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.digest is not None:
-        figures = compare(options, json.loads(options.digest.read_text())["functions"])
+        figures = compare(options, stored.load(options.digest)["functions"])
     else:
         figures = measure(options)
     if options.store is not None:
         if options.store.exists():
-            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            before = stored.load(options.store)["functions"]
             figures = {n: (before | figures)[n] for n in FUNCTIONS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64_check --bits {options.bits} "

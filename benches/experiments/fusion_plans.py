@@ -186,7 +186,7 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
             if n != "eager" and (s := timed.speedup(n, over="eager"))
         },
         "distance": distances,
-        "report": {k: v for k, v in report.to_json().items() if k != "pictures"},
+        "report": {k: v for k, v in report.document().items() if k != "pictures"},
         "systemds_ns": beside,
         "systemds_failed": failed,
         "load": os.getloadavg()[0],

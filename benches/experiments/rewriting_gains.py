@@ -169,7 +169,7 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
         "distance": distance,
         "speedup": [over["eager"].low, over["eager"].value, over["eager"].high],
         "over_traced": [over["traced"].low, over["traced"].value, over["traced"].high],
-        "graphs": [_graph(report.to_json()) for report in reports],
+        "graphs": [_graph(report.document()) for report in reports],
     }
 
 

@@ -28,6 +28,7 @@ import numpy
 import torch
 from torch.nn import functional as F
 
+from benches import stored
 from pytest_udftorch import patched
 from pytest_udftorch.measure import describe
 from pytest_udftorch.swap import FUNCTIONS
@@ -197,7 +198,7 @@ def merge(paths: Sequence[Path]) -> dict[str, Any]:
     """
     contexts: dict[str, Any] = {}
     for path in paths:
-        part = json.loads(path.read_text(encoding="utf-8"))
+        part = stored.load(path)
         if "contexts" in part:
             for context, libraries in part["contexts"].items():
                 contexts.setdefault(context, {}).update(libraries)
@@ -231,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.action == "merge":
         document = merge(options.parts)
-        options.store.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        stored.write(options.store, document)
         return 0
     from pytest_udftorch.measure import describe_device
 

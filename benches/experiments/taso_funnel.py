@@ -45,11 +45,11 @@ def measure(
         candidates, funnel = generate(most)
         print(funnel, flush=True)
         verified = sum(proof.holds for proof in judge_all(candidates, journal=journal))
-        row = replace(funnel, verified=verified).to_json()
+        row = replace(funnel, verified=verified).document()
         funnels.append({**row, "seconds": time.monotonic() - began})
     for most in range(operators + 1, enumerated + 1):
         began = time.monotonic()
-        row = enumerate_pairs(most).to_json()
+        row = enumerate_pairs(most).document()
         funnels.append({**row, "seconds": time.monotonic() - began})
     return {"published": PUBLISHED, "funnels": funnels}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benches import tables
 from pytest_udftorch import UdfError
 from pytest_udftorch.measure import cpu_caption
 
@@ -84,7 +85,7 @@ def _load(path: Path) -> list[Bench]:
             "leaves such a file. Measure again, or leave the file out."
         ) from error
     with as_written(path):
-        found = list(_benches(document, path))
+        found = list(_benches(tables.unpacked(document), path))
     if not found:
         raise BenchFormatError(
             f"{path} holds none of the benches that a report draws: matrix products, convolutions, "

@@ -16,8 +16,8 @@ Document = Mapping[str, Any]
 PLANS = (
     ("best of two runs", "best of two runs"),
     ("greedy", "greedy"),
-    ("layer-timed oracle", "layer-timed oracle"),
-    ("profiler-timed oracle", "profiler-timed oracle"),
+    ("layer-timed oracle", "layer-timed choice"),
+    ("profiler-timed oracle", "profiler-timed choice"),
     ("thesis programme", "programme of the research"),
     ("programme over all executors", "the same, all executors"),
     ("ours", "segments (ours)"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/cuda.md, from the stored results."""
+"""The tables of docs/swap/cuda.md, from the stored results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/diff.md: planted faults, clean pairs, and what a record costs."""
+"""Tables of docs/diagnose/diff.md: planted faults, clean pairs, and what a record costs."""
 
 from __future__ import annotations
 

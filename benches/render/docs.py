@@ -20,22 +20,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import stored
+from benches import certified, stored
 from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
 from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
+from benches.render import house as render_house
 from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
-from pytest_udftorch import UdfError, watch
+from pytest_udftorch import UdfError, swap, watch
 from pytest_udftorch.measure import caption
 from pytest_udftorch.prove import Certificate, comparison_table
 from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import FUNCTIONS, reach, reached
+from pytest_udftorch.swap import FUNCTIONS, reached
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -258,7 +259,7 @@ def double_precision_speed(results: Results) -> str:
                   "corem-d / VML HA", "corem-d / SLEEF u10", "corem-d / glibc"]  # fmt: skip
         load = machine["load"]
         sections += [
-            f"![float64 functions on {name}]({DOUBLE_SVG.format(slug(name))})", "",
+            f"![float64 functions on {name}](../{DOUBLE_SVG.format(slug(name))})", "",
             *table(header, rows), "",
             f"{caption(machine['environment'])} Other processes ran beside the measurement: "
             f"{load['waiting']:g} wanted one of {load['processors']} processors when it began.", "",
@@ -294,7 +295,7 @@ def quick_paths(results: Results) -> str:
     """Return what corem's quick paths gain, on each machine."""
     sections = []
     for name, machine in results["quick_paths"]["machines"].items():
-        sections += [f"![float32 functions on {name}]({QUICK_SVG.format(slug(name))})", ""]
+        sections += [f"![float32 functions on {name}](../{QUICK_SVG.format(slug(name))})", ""]
         levels = {level: None for entry in machine["forms"].values() for level in entry}
         for level in levels:
             rows = []
@@ -539,7 +540,7 @@ def _trust(name: str) -> Callable[[Results], str]:
 
 
 def _diff(name: str) -> Callable[[Results], str]:
-    """Return what renders a table of docs/diff.md."""
+    """Return what renders a table of docs/diagnose/diff.md."""
 
     def render(results: Results) -> str:
         if not results.has(name):
@@ -550,7 +551,7 @@ def _diff(name: str) -> Callable[[Results], str]:
 
 
 def _tolerance(name: str) -> Callable[[Results], str]:
-    """Return what renders a table of docs/tolerance.md."""
+    """Return what renders a table of docs/diagnose/tolerance.md."""
 
     def render(results: Results) -> str:
         if not results.has(name):
@@ -576,7 +577,7 @@ def _compile(name: str) -> Callable[[Results], str]:
 
 
 def _cuda(name: str) -> Callable[[Results], str]:
-    """Return what renders a table of docs/cuda.md."""
+    """Return what renders a table of docs/swap/cuda.md."""
 
     def render(results: Results) -> str:
         if not results.has(name):
@@ -1635,12 +1636,14 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "arm_forms": aarch64_forms,
     "arm_sve": aarch64_sve,
     "analysis": analysis,
+    "floors": lambda _: render_house.floors_table(),
 }
 
 
 def reach_page(results: Results) -> str:
     """Return docs/results/reach.md."""
-    return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
+    page = swap.markdown(*swap.load(results.folder / "reach.json"))
+    return page.rstrip() + "\n" + _on_cuda()
 
 
 def _on_cuda() -> str:
@@ -1654,7 +1657,7 @@ def _on_cuda() -> str:
         "## Eager CUDA",
         "",
         "The overloads whose CUDA kernel a session replaces, by function; float32, bfloat16 and "
-        "half, all layouts. [cuda.md](../cuda.md) lists what is not reached.",
+        "half, all layouts. [cuda.md](../swap/cuda.md) lists what is not reached.",
         "",
         *table(["function", "overloads"], rows),
     ]
@@ -1738,10 +1741,7 @@ def accuracy_page(results: Results) -> str:
     """Return docs/results/accuracy.md, from the certificates of corem and the stock libraries."""
     own = [load_certificate(p) for p in sorted((UDFS / "corem").rglob("*.certificate.json"))]
     pairs = [load_certificate(p) for p in sorted((UDFS / "corem-ff").rglob("*.certificate.json"))]
-    stock = [
-        load_certificate(p)
-        for p in sorted((results.folder / "certificates").glob("*/*.certificate.json"))
-    ]
+    stock = list(certified.stock(results.folder / "certificates"))
     wide = [c for c in stock if c.subject["dtype"] == "float32"]
     half = [c for c in stock if c.subject["dtype"] != "float32"]
     parts = [
@@ -1749,8 +1749,8 @@ def accuracy_page(results: Results) -> str:
         "",
         "This page is generated from certificates: those beside the sources of corem and corem-ff, "
         "and those of the stock libraries under benches/results/certificates. Do not edit it; "
-        "`python -m benches.render.docs` writes it. [verification.md](../verification.md) says "
-        "how certificates are made and what they hold.",
+        "`python -m benches.render.docs` writes it. [verification.md](../prove/verification.md) "
+        "says how certificates are made and what they hold.",
         "",
         "## corem: which forms were run on which inputs",
         "",
@@ -1791,7 +1791,7 @@ def accuracy_page(results: Results) -> str:
             "",
             "The outputs of the overridden operator on all inputs are hashed as for the CPU; the "
             "outputs of a Triton kernel and of torch.compile are compared with them. See "
-            "[cuda.md](../cuda.md).",
+            "[cuda.md](../swap/cuda.md).",
             "",
             render_cuda.digests(results["cuda_digests"]),
         ]
@@ -1817,7 +1817,7 @@ def _first_run(certificate: Certificate) -> Certificate:
 
 
 SPEED_SVG = "docs/results/speed.svg"
-#: Pictures of one machine each, below docs.
+#: Pictures of one machine each, below docs; the pages that show them lie in a chapter.
 QUICK_SVG = "results/quick-{}.svg"
 DOUBLE_SVG = "results/double-{}.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
@@ -1856,7 +1856,7 @@ def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
     """Yield every page that holds generated text, with the text it should have."""
     for relative, make in WHOLE.items():
         yield root / relative, make(results)
-    for path in (*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md"))):
+    for path in (*sorted(root.glob("*.md")), *sorted(root.glob("docs/**/*.md"))):
         if str(path.relative_to(root)) in WHOLE:
             continue
         text = path.read_text(encoding="utf-8")

@@ -215,8 +215,9 @@ def page(folder: Path) -> str:
     parts = [
         "# Results of the experiments on torch.compile",
         "",
-        "This page is generated from benches/results; do not edit it. [compile.md](../compile.md) "
-        "has the models, the timers, the plans and Triton, and says how to measure again. "
+        "This page is generated from benches/results; do not edit it. "
+        "[compile.md](../measure/compile.md) has the models, the timers, the plans and Triton, and "
+        "says how to measure again. "
         "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
         "draws the figures. "
         "Intervals are 95 % bootstrap intervals of the median over interleaved runs. The "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/tolerance.md: the ladder's errors and times, and the bits that models need."""
+"""Tables of docs/diagnose/tolerance.md: the ladder's errors and times, and the bits of models."""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@
 // The body of a function F moves into an internal function F.body, and F
 // becomes the code that watches it. A scalar or vector form counts down to the
 // next call that is sampled. It compares its arguments with bounds
-// (pytest_udftorch/swap/native/c/udfprof.h) before the body and its results after it; these
-// branches are hardly ever taken. They lead to the code of
-// pytest_udftorch/swap/native/c/observe.c, which looks closer. Instructions that make masks take
-// as long as several others, so the code here uses only those it cannot do
-// without. An array form calls observe.c at once, which calls F.body on chunks.
+// (pytest_udftorch/swap/native/c/udfprof.h) before the body and its results
+// after it; these branches are hardly ever taken. They lead to the code of
+// pytest_udftorch/swap/native/c/observe.c, which looks closer. Instructions
+// that make masks take as long as several others, so the code here uses only
+// those it cannot do without. An array form calls observe.c at once, which
+// calls F.body on chunks.
 //
 // The results of a function with an `ordinary` range need no look: arguments
 // between these bounds that are neither zero nor subnormal have ordinary

@@ -3,7 +3,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Calls that are sampled, timed or the first of their caller, and calls with
-// new arguments. They end in the code of pytest_udftorch/swap/native/c/observe.c.
+// new arguments. They end in the code of
+// pytest_udftorch/swap/native/c/observe.c.
 //
 //===----------------------------------------------------------------------===//
 

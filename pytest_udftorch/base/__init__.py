@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What knows nothing of the subject."""
+"""Which tools know nothing of the subject?"""

@@ -13,10 +13,6 @@ from typing import Final
 
 from pytest_udftorch.errors import UnsupportedHostError
 
-#: ``requires-python`` of pyproject.toml.
-OLDEST_PYTHON: Final = (3, 11)
-
-
 #: "1" lets a session open on aarch64, which was tried under QEMU only (docs/machines.md).
 TRY_AARCH64: Final = "UDFTORCH_TRY_AARCH64"
 
@@ -60,12 +56,6 @@ def require_host(host: Host | None = None) -> None:
     """
     host = host or this_host()
     version = ".".join(map(str, host.python))
-    if host.python < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        raise UnsupportedHostError(
-            f"This is Python {version}, and pytest_udftorch uses modules of Python {oldest}. "
-            f"Install Python {oldest} or newer."
-        )
     if host.system != "linux":
         name = {"darwin": "macOS", "win32": "Windows"}.get(host.system, host.system)
         raise UnsupportedHostError(

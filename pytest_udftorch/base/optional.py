@@ -21,7 +21,6 @@ _EXTRAS: Final = {
     "numpy": "profile",
     "pandas": "profile",
     "pyarrow": "profile",
-    "tabulate": "verify",
     "torch": "torch",
     "xxhash": "torch",
     "tqdm": "verify",

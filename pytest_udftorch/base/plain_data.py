@@ -15,17 +15,10 @@ import os
 import re
 import reprlib
 import stat
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-
-from pytest_udftorch.base.host import require_host
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    require_host()
-    raise
 
 #: Far more than any description, plan or certificate has.
 LARGEST: Final = 64 << 20
@@ -134,6 +127,16 @@ def _check_leaves(value: Any, finite: bool, depth: int) -> None:
         raise Malformed(f"the number {shown(value)} needs more than 64 bits")
     elif isinstance(value, float) and finite and not math.isfinite(value):
         raise Malformed(f"there is a number {value}")
+
+
+def canonical_json(data: Any, *, finite: bool = True) -> bytes:
+    """Return the canonical text of plain data, over which digests are taken.
+
+    Raises:
+        ValueError: there is an infinity or a NaN in it, and ``finite`` is true.
+    """
+    separators = (",", ":")
+    return json.dumps(data, sort_keys=True, separators=separators, allow_nan=not finite).encode()
 
 
 def sealed(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch bench``."""
     parser = commands.add_parser(
         "bench",
-        help="time torch's operators under a library, the stock functions and corem",
+        help="time operators under a library, stock and corem",
         description="Times whole operators (torch.exp of a tensor) on this CPU under a library, "
         "the stock functions and corem, in turns, and prints medians and quartiles per element and "
         "as a ratio to stock.",
@@ -48,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
     from pytest_udftorch.swap.library.description import find_library
     from pytest_udftorch.swap.native.machine import cpu_model
     from pytest_udftorch.swap.records.export import write_text
-    from pytest_udftorch.watch.compare.bench_file import FORMAT
 
     library = find_library(options.library)
     functions = operators.functions_of(library, options.functions)
@@ -72,26 +71,10 @@ def run(options: argparse.Namespace) -> int:
         "capability": str(torch.backends.cpu.get_cpu_capability()),
         "torch": str(torch.__version__),
     }
-    shown = {**machine, "threads": str(options.threads), "elements": f"{options.elements:,}"}
-    print(operators.text(timings, shown))
+    found = operators.OperatorTimings(
+        library.name, tuple(timings), machine, options.elements, options.runs, options.threads
+    )
+    print(found.text())
     if options.json:
-        document = {
-            "format": FORMAT,
-            "library": library.name,
-            "dtype": "float32",
-            "elements": options.elements,
-            "runs": options.runs,
-            "threads": options.threads,
-            "machine": machine,
-            "rows": [
-                {
-                    "operator": t.operator,
-                    "contender": t.contender,
-                    "ns_per_element": t.ns_per_element.as_json(),
-                    "ratio_to_stock": t.ratio_to_stock.as_json(),
-                }
-                for t in timings
-            ],
-        }
-        write_text(options.json, json.dumps(document, indent=1) + "\n")
+        write_text(options.json, json.dumps(found.document(), indent=1) + "\n")
     return 0

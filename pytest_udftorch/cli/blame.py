@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch blame``."""
     parser = commands.add_parser(
         "blame",
-        help="find the function, layer and operator that make two libraries differ",
+        help="find the function and layer that make libraries differ",
         description="Runs a test or a metric with the functions of one library, and with those of "
         "another in chosen operators of chosen layers. Finds the smallest set of function, layer "
         "and operator that makes the outcome differ, and proves it: with this set alone it "
@@ -49,8 +49,9 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, print and store; fail if a cause is left over."""
-    from pytest_udftorch.cli.document import store
+    from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.blame.search import smallest_cause
+    from pytest_udftorch.errors import BlameError
 
     here = Path.cwd()
     found = smallest_cause(
@@ -67,5 +68,6 @@ def run(options: argparse.Namespace) -> int:
         resume=options.resume,
     )
     print(found.text())
-    store(options.store, found.document())
+    if options.store is not None:
+        store(options.store, found.document(), BlameError)
     return 0 if found.proved else FAILED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``udftorch cache``."""
+"""The cache of builds: ``udftorch setup cache``, ``prune``, ``prebuild`` and ``export``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from typing import Any
 from pytest_udftorch.cli.status import Subparsers
 
 
-def add(commands: Subparsers) -> None:
-    """Add ``udftorch cache``."""
-    what = "show, prune, fill or export finished builds"
-    parser = commands.add_parser("cache", help=what, description=f"{what.capitalize()}.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    show = actions.add_parser("show", help="list the builds in the cache")
+def add(actions: Subparsers) -> None:
+    """Add what ``udftorch setup`` does with builds."""
+    show = actions.add_parser("cache", help="list the builds in the cache")
     show.add_argument("--json", action="store_true", help="as JSON")
     show.set_defaults(run=show_builds)
     prune = actions.add_parser(

@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     what = "check, merge, tabulate or export certificates"
     parser = commands.add_parser("certificate", help=what, description=f"{what.capitalize()}.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy", "tabulate"]}
+    needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy"]}
     for name, run, text in (
         ("check", check_files, "check certificates against their digests and claims"),
         ("merge", merge_files, "make one certificate of several"),
@@ -72,7 +72,7 @@ def merge_files(options: argparse.Namespace) -> int:
 
 def export_files(options: argparse.Namespace) -> int:
     """Write certified functions for other tools."""
-    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.base.store import store_text
     from pytest_udftorch.prove.verify.certificate import CertificateExportError
     from pytest_udftorch.prove.verify.certificate_file import load
     from pytest_udftorch.prove.verify.export import fpcore, herbie_platform
@@ -91,13 +91,7 @@ def export_files(options: argparse.Namespace) -> int:
             }
             own = {name: min(by_library.values()) for name, by_library in found.items()}
             text = herbie_platform(certificates, arithmetic_costs() | own)
-    try:
-        whole_file.write(options.out, text)
-    except OSError as error:
-        raise CertificateExportError(
-            f"{options.out} cannot be written: {error.strerror}. Name a file in a folder that "
-            "exists and can be written."
-        ) from error
+    store_text(options.out, text, CertificateExportError, "The export")
     print(f"{options.out}: {len(certificates)} functions")
     return 0
 

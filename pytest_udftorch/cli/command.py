@@ -8,29 +8,28 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pytest_udftorch import __version__
 from pytest_udftorch.base.optional import require
 from pytest_udftorch.cli import (
     bench,
     blame,
-    cache,
     certificate,
     compare,
-    completion,
     coverage,
-    cuda_form,
     diff,
     doctor,
     libraries,
     new,
+    order,
     patch,
     reach,
     record,
     report,
     run,
     sensitivity,
+    setup,
     tolerance,
     verify,
 )
@@ -38,40 +37,65 @@ from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparser
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.swap.toolchain.progress import Progress
 
-#: In the order of the help.
-VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
-    run.add,
-    new.add,
-    verify.add,
-    certificate.add,
-    libraries.add,
-    reach.add,
-    coverage.add,
-    diff.add,
-    blame.add,
-    record.add,
-    sensitivity.add,
-    tolerance.add,
-    report.add,
-    bench.add,
-    compare.add,
-    patch.add,
-    cuda_form.add,
-    doctor.add,
-    cache.add,
-    completion.add,
-)
+#: The six words of the README -> the verbs of each, in the order of the help.
+VERBS: Final[dict[str, tuple[Callable[[Subparsers], None], ...]]] = {
+    "swap": (run.add, libraries.add, new.add, patch.add, coverage.add, reach.add),
+    "watch": (report.add, compare.add),
+    "prove": (verify.add, certificate.add),
+    "measure": (bench.add,),
+    "reproduce": (record.add, order.add),
+    "diagnose": (diff.add, blame.add, sensitivity.add, tolerance.add),
+}
+
+#: What the last line of the help names: work on the installation, not with it.
+HOUSEKEEPING: Final = (doctor.add, setup.add)
+
+_END: Final = "More: udftorch VERB --help. Bug report: udftorch doctor. Builds: udftorch setup.\n"
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of ``udftorch``; its help is a table of verbs, on one screen."""
+
+    #: A word, a verb, and what it is for.
+    rows: list[tuple[str, str, str]]
+
+    def format_help(self) -> str:
+        table = "\n".join(f"{word:9}  {verb:11}  {text}" for word, verb, text in self.rows)
+        return f"{self.format_usage()}\n{self.description}\n\n{table}\n\n{_END}"
+
+
+class _Group:
+    """The verbs of a word: each is a row of the table, the first one behind the word."""
+
+    def __init__(self, word: str, commands: Subparsers, rows: list[tuple[str, str, str]]) -> None:
+        self.word = word
+        self.commands = commands
+        self.rows = rows
+
+    def add_parser(self, name: str, *, help: str, **more: Any) -> argparse.ArgumentParser:
+        """Add a verb's parser as argparse does."""
+        self.rows.append((self.word, name, help))
+        self.word = ""
+        parser: argparse.ArgumentParser = self.commands.add_parser(name, help=help, **more)
+        return parser
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs."""
-    parser = argparse.ArgumentParser(
-        prog="udftorch", description="Math libraries inside PyTorch: verify and compare them."
+    parser = _Parser(
+        prog="udftorch", description="Other math functions inside an unmodified PyTorch."
     )
     parser.add_argument("--version", action="version", version=f"pytest_udftorch {__version__}")
     parser.set_defaults(needs=lambda _: [], waits="")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in VERBS:
+    commands: Subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="VERB", parser_class=argparse.ArgumentParser
+    )
+    parser.rows = []
+    for word, verbs in VERBS.items():
+        group = _Group(word, commands, parser.rows)
+        for add in verbs:
+            add(group)
+    for add in HOUSEKEEPING:
         add(commands)
     return parser
 

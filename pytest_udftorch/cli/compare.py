@@ -16,7 +16,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch compare``."""
     parser = commands.add_parser(
         "compare",
-        help="say what changed between profiles, baselines, benches or certificates",
+        help="say what changed between profiles, benches, certificates",
         description="Sets profiles, baselines of pytest --udf-save, results of udftorch bench or "
         "pytest-benchmark, or certificates beside the first one, and says what changed. Nothing is "
         "added up. With --fail the exit status is 1 if a change is beyond a limit.",
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(show.text(comparison, everything=options.all, colour=colour))
     if options.json:
-        write_text(options.json, json.dumps(show.as_json(comparison), indent=1) + "\n")
+        write_text(options.json, json.dumps(comparison.document(), indent=1) + "\n")
     if options.out:
         write_text(options.out, show.html(comparison, title=options.title))
     return report_failures(comparison.failures)

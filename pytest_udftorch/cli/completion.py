@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``udftorch completion``: verbs, options and libraries on the Tab key, by argcomplete."""
+"""``udftorch setup completion``: verbs, options and libraries on the Tab key, by argcomplete."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pytest_udftorch.cli.status import Subparsers
 _LIBRARIES = ("library", "libraries", "udf_lib", "against")
 
 
-def add(commands: Subparsers) -> None:
-    """Add ``udftorch completion``."""
-    parser = commands.add_parser(
+def add(actions: Subparsers) -> None:
+    """Add ``udftorch setup completion``."""
+    parser = actions.add_parser(
         "completion",
         help="print what makes a shell complete udftorch's arguments",
-        description='Prints a script for a shell. For bash: eval "$(udftorch completion bash)" in '
-        "~/.bashrc. For zsh the same in ~/.zshrc, after compinit. For fish: udftorch completion "
-        "fish > ~/.config/fish/completions/udftorch.fish.",
+        description="Prints a script for a shell. For bash: "
+        'eval "$(udftorch setup completion bash)" in ~/.bashrc. For zsh the same in ~/.zshrc, '
+        "after compinit. For fish: udftorch setup completion fish > "
+        "~/.config/fish/completions/udftorch.fish.",
     )
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
     parser.set_defaults(run=run, needs=lambda _: ["argcomplete"])
@@ -29,7 +30,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the script."""
-    argcomplete = package("argcomplete", "udftorch completion")
+    argcomplete = package("argcomplete", "udftorch setup completion")
     print(argcomplete.shellcode(["udftorch"], shell=options.shell))
     return 0
 

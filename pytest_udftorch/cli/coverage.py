@@ -13,7 +13,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch coverage``."""
     parser = commands.add_parser(
         "coverage",
-        help="count which evaluations of functions in a model a session swaps",
+        help="count which evaluations in a model a session swaps",
         description="Records the operators of a run, counts the transcendental "
         "functions that they evaluate by their definitions, and finds out with wrong functions "
         "which of these evaluations a session swaps.",
@@ -32,7 +32,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(
         run=run,
-        needs=lambda _: ["torch", "numpy", "tabulate"],
+        needs=lambda _: ["torch", "numpy"],
         waits="counting evaluations of functions",
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``udftorch cuda-form``."""
+"""``udftorch setup cuda-form``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import argparse
 from pytest_udftorch.cli.status import Subparsers
 
 
-def add(commands: Subparsers) -> None:
-    """Add ``udftorch cuda-form``."""
-    parser = commands.add_parser(
+def add(actions: Subparsers) -> None:
+    """Add ``udftorch setup cuda-form``."""
+    parser = actions.add_parser(
         "cuda-form",
         help="time the forms for GPUs, double and float-float, on the GPU of this machine",
         description="Times a library's functions in double precision and in float-float on the "
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         from pytest_udftorch.measure.timing import cuda_forms
     except ImportError as error:
         raise CudaFormError(
-            f"udftorch cuda-form needs torch and triton: {error}. Install a torch with CUDA."
+            f"udftorch setup cuda-form needs torch and triton: {error}. Install a torch with CUDA."
         ) from error
     timings = cuda_forms.measure(options.library)
     name = torch.cuda.get_device_name()

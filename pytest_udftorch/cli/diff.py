@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_udftorch.cli.document import store
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.cli.status import FAILED, Subparsers
 from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
 
@@ -79,7 +79,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         causes=options.causes,
     )
     print(found.text())
-    store(options.store, found.document())
+    _store(options, found)
     if options.page:
         from pytest_udftorch.diagnose.diff.drawing import save_page
 
@@ -114,5 +114,13 @@ def _origin(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     print(found.text())
-    store(options.store, found.document())
+    _store(options, found)
     return FAILED if found.found else 0
+
+
+def _store(options: argparse.Namespace, found: Result) -> None:
+    from pytest_udftorch.base.store import store
+    from pytest_udftorch.errors import DiffReproducerError
+
+    if options.store is not None:
+        store(options.store, found.document(), DiffReproducerError)

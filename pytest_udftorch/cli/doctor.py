@@ -43,10 +43,9 @@ Check = tuple[str, Callable[[], str]]
 
 
 def add(commands: Subparsers) -> None:
-    """Add ``udftorch doctor``, also called ``info``."""
+    """Add ``udftorch doctor``."""
     parser = commands.add_parser(
         "doctor",
-        aliases=["info"],
         help="say what works here, what does not, and why",
         description="Shows versions, the CPU, compilers, the cache, and what works here, to put "
         "into a bug report. Nothing is compiled.",

@@ -3,10 +3,10 @@
 
     python -m pytest_udftorch.cli.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
-writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
-folder with the headers of one torch, whose observer, gate, recorder and launchers are added:
-``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a
-triton, into which the functions for GPUs are put.
+writes a store (see ``swap.toolchain.wheel_builds``) of everything that a wheel holds. Each
+``--torch`` names a folder with the headers of one torch, whose observer, gate, recorder and
+launchers are added: ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the
+``libdevice.10.bc`` of a triton, into which the functions for GPUs are put.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch reach``."""
     parser = commands.add_parser(
         "reach",
-        help="run the table of operators, dtypes and layouts that a session reaches",
+        help="try which operators and dtypes a session reaches",
         description="Runs operators in every dtype and layout, counts the math symbols they "
         "call, and finds out with swapped probes whether every element went through them.",
     )
@@ -23,7 +23,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
     parser.set_defaults(
         run=run,
-        needs=lambda _: ["torch", "numpy", "tabulate"],
+        needs=lambda _: ["torch", "numpy"],
         waits="running operators in every dtype and layout",
     )
 

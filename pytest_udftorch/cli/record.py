@@ -16,7 +16,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch record``."""
     parser = commands.add_parser(
         "record",
-        help="keep digests of every operator of a run, to compare it later or elsewhere",
+        help="keep digests of a run, to compare it later or elsewhere",
         description="Runs a model or a script once and keeps, of every operator, digests, shapes "
         "and 16 samples of its inputs and outputs. `udftorch diff --a rec:FOLDER` compares "
         "another run with it.",

@@ -71,10 +71,10 @@ def run(options: argparse.Namespace) -> int:
 
     for profile in profiles:
         for path, write in (
-            (options.json, profile.to_json),
-            (options.csv, profile.to_csv),
-            (options.parquet, profile.to_parquet),
-            (options.trace, partial(profile.to_trace, torch_trace=options.torch_trace)),
+            (options.json, profile.save_json),
+            (options.csv, profile.save_csv),
+            (options.parquet, profile.save_parquet),
+            (options.trace, partial(profile.save_trace, torch_trace=options.torch_trace)),
         ):
             if path and len(profiles) > 1:
                 # One file for each library.

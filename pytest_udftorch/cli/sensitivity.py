@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch sensitivity``."""
     parser = commands.add_parser(
         "sensitivity",
-        help="count the bits of every layer that rounding errors leave, and find where they go",
+        help="count the bits of every layer that rounding leaves",
         description="Runs a model or a script several times under random rounding errors (Monte "
         "Carlo arithmetic), counts the significant bits of every operator's and layer's output, "
         "with confidence intervals, and names the operators that lose them.",
@@ -48,7 +47,7 @@ def add(commands: Subparsers) -> None:
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Count, store and print; fail if an output has too few bits."""
     options = own_options(options, parser)
-    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
     from pytest_udftorch.errors import SensitivityError
 
@@ -65,13 +64,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     )
     print(found.text())
     if options.store is not None:
-        try:
-            whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
-        except OSError as error:
-            raise SensitivityError(
-                f"What was found cannot be written to {options.store}: {error.strerror}. Name a "
-                "file in a folder that exists and can be written."
-            ) from error
+        store(options.store, found.document(), SensitivityError)
     return FAILED if options.least is not None and found.least < options.least else 0
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
@@ -14,7 +13,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch tolerance``."""
     parser = commands.add_parser(
         "tolerance",
-        help="find the cheapest functions, layer by layer, that keep a metric",
+        help="find the cheapest functions that keep a metric",
         description="Searches libraries of fewer and fewer bits for each function of each layer, "
         "by delta debugging and by a greedy, such that a metric stays within a bound. Ends with "
         "status 1 if the answer does not hold on held-out data.",
@@ -53,7 +52,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, store and print; fail if the answer does not hold."""
-    from pytest_udftorch.base import whole_file
+    from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.tolerance.ladder import LADDER, cheapest_libraries
     from pytest_udftorch.errors import ToleranceError
 
@@ -73,13 +72,7 @@ def run(options: argparse.Namespace) -> int:
     )
     print(found.text())
     if options.store is not None:
-        try:
-            whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
-        except OSError as error:
-            raise ToleranceError(
-                f"What was found cannot be written to {options.store}: {error.strerror}. Name a "
-                "file in a folder that exists and can be written."
-            ) from error
+        store(options.store, found.document(), ToleranceError)
     return 0 if found.holds else FAILED
 
 

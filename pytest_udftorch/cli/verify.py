@@ -16,7 +16,7 @@ def add(commands: Subparsers) -> None:
     """Add ``udftorch verify``."""
     parser = commands.add_parser(
         "verify",
-        help="run functions over all their inputs and write certificates",
+        help="run functions over all inputs and write certificates",
         description="Runs functions over all 2^32 float32 encodings (pairs for functions of two "
         "arguments, 2^16 encodings for 16-bit types), compares each result with the correctly "
         "rounded one, and writes a certificate.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.errors import EquivalenceError, RewriteError, RuleError
+    from pytest_udftorch.errors import EquivalenceError, JournalError, RewriteError, RuleError
     from pytest_udftorch.measure.planning.cuda_graph import capture
     from pytest_udftorch.measure.planning.executor import (
         CapturedShapeError,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_udftorch.measure.planning.plans import PlanFileError, PlanMismatchError
     from pytest_udftorch.measure.planning.roofline import Ceilings, Work, bound_ns, ceilings, work
     from pytest_udftorch.measure.planning.search import OracleOptionError
-    from pytest_udftorch.measure.planning.search_record import JournalError
     from pytest_udftorch.measure.planning.sizes import BySize, Compilation, by_size
     from pytest_udftorch.measure.rewrite.backends import recording
     from pytest_udftorch.measure.rewrite.boxes import (
@@ -214,7 +213,7 @@ __getattr__ = names_from(
         "GraphReport": "measure.rewrite.report",
         "INSTRUMENTS": "measure.timing.layers",
         "Interval": "measure.timing.statistics",
-        "JournalError": "measure.planning.search_record",
+        "JournalError": "errors",
         "Layer": "measure.timing.layers",
         "LayerReport": "measure.timing.layers",
         "LayerRow": "measure.timing.layers",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pytest plugin.
+"""What do the options, the marker and the fixtures of pytest do?
 
 The installed package registers :mod:`pytest_udftorch.plugin.hooks` as ``udftorch``. Naming this
 package, as ``-p pytest_udftorch.plugin`` does, registers the same hooks under the same name, and

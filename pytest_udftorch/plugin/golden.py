@@ -11,7 +11,7 @@ import pytest
 
 from pytest_udftorch.diagnose.golden.check import Judgement, check_golden, store_golden
 from pytest_udftorch.errors import GoldenError
-from pytest_udftorch.plugin.parametrizing import FIXTURE
+from pytest_udftorch.plugin.parameters import FIXTURE
 
 if TYPE_CHECKING:
     import torch

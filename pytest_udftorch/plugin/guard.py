@@ -22,7 +22,7 @@ from pytest_udftorch.watch.compare import views as show
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.options import Options
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
 
 #: What this run is called in tables.
 _THIS: Final = "this run"
@@ -80,7 +80,7 @@ class Guard:
         self._options = options
         self._switcher = switcher
         self._seen = baseline.Baseline({"cpu": cpu_model()})
-        self._lines: list[tuple[str, show.Mark]] = []
+        self._lines: list[tuple[str, change.Mark]] = []
         self._failures: list[str] = []
 
     def pytest_report_header(self) -> str:
@@ -126,7 +126,7 @@ class Guard:
         both = known.tests.keys() & here.tests.keys()
         files = (known.figures(self._asked.against, both), here.figures(_THIS, both))
         comparison = change.compare(files, self._asked.limits)
-        self._lines += show.lines(comparison)
+        self._lines += comparison.lines()
         self._failures += comparison.failures
 
     def _save(self, *, complete: bool) -> None:

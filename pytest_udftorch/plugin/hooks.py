@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.measure.timing.timers import SyncTimer
     from pytest_udftorch.plugin.golden import GoldenValues
     from pytest_udftorch.plugin.run_profile import RunProfile
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
     from pytest_udftorch.reproduce.order.invariance import Invariance
     from pytest_udftorch.reproduce.order.tree import SummationTree
     from pytest_udftorch.swap.library.description import UdfLibrary
@@ -95,12 +95,12 @@ def _switcher(config: pytest.Config) -> Switcher:
         from pytest_udftorch.errors import UnsupportedHostError
 
         try:
-            from pytest_udftorch.plugin.switching import Switcher
+            from pytest_udftorch.plugin.switcher import Switcher
         except UnsupportedHostError as error:
             raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
-        from pytest_udftorch.plugin.reached import Reached
+        from pytest_udftorch.plugin.reach_check import Reached
 
         # The last one registered is called first.
         reached = Reached(config, config.stash[_OPTIONS], switcher)
@@ -348,7 +348,7 @@ def sync_timer() -> Callable[..., SyncTimer]:
     See :func:`pytest_udftorch.measure.sync_timer`. ``.compare({name: call})`` times callables
     interleaved. Asking for CUDA on a machine without it skips the test and says why.
     """
-    return _or_skip("timing.timers", "sync_timer")
+    return _or_skip("measure.timing.timers", "sync_timer")
 
 
 @pytest.fixture(scope="session")
@@ -358,7 +358,7 @@ def model_pair() -> Callable[..., ModelPair]:
     See :func:`pytest_udftorch.measure.model_pair`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
-    return _or_skip("planning.pairs", "model_pair")
+    return _or_skip("measure.planning.pairs", "model_pair")
 
 
 @pytest.fixture(scope="session")
@@ -368,4 +368,4 @@ def oracle() -> Callable[..., Plan]:
     See :func:`pytest_udftorch.measure.oracle`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.
     """
-    return _or_skip("planning.oracle", "oracle")
+    return _or_skip("measure.planning.plan_search", "oracle")

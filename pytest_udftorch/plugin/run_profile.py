@@ -32,7 +32,7 @@ from pytest_udftorch.watch.profile.tables import TestFigures
 
 if TYPE_CHECKING:
     from pytest_udftorch.diagnose.diff.origin import Origin
-    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.plugin.switcher import Switcher
     from pytest_udftorch.swap import Evaluations
     from pytest_udftorch.swap.counting.collection import Collector
 

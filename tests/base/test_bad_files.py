@@ -11,8 +11,7 @@ from bad_input import KINDS, ODD, RAW, changed, documents, places, used
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.measure.planning.search_record import JournalError
+from pytest_udftorch.errors import JournalError, UdfError
 
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -97,8 +96,7 @@ def test_a_reader_that_checks_nothing_is_caught(tmp_path):
 )
 def test_times_of_units_that_do_not_add_up(tmp_path, bounds, row):
     kind = KINDS["search"]
-    document = kind.document() | {"bounds": bounds, "unit_ns": {"eager": row}}
-    del document["unit_profiled_ns"]
+    document = [kind.document()[0], {"bounds": bounds, "unit_ns": {"eager": row}}]
     (tmp_path / kind.name).write_bytes(kind.text(document))
     with pytest.raises(JournalError, match="damaged"):
         kind.use(tmp_path / kind.name)

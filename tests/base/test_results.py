@@ -1,19 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What print and notebooks show of sessions, measurements, pairs, plans and certificates."""
+"""What every result can do, and what print and notebooks show of some of them."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
+import math
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from counts import META, Recorder, net
 from torch import nn
 
+import pytest_udftorch
 from pytest_udftorch import patched, prove
-from pytest_udftorch.measure import Comparison, Plan, Timing, model_pair
+from pytest_udftorch.base.result import Result
+from pytest_udftorch.diagnose.blame.result import Blame, Cause
+from pytest_udftorch.diagnose.blame.trial import Outcome
+from pytest_udftorch.diagnose.diff.origin import Origin
+from pytest_udftorch.diagnose.diff.result import Difference, Finding, LayerDistance
+from pytest_udftorch.diagnose.golden.check import Judgement
+from pytest_udftorch.diagnose.runs.switch import Unit
+from pytest_udftorch.diagnose.sensitivity.digits import Bits
+from pytest_udftorch.diagnose.sensitivity.result import Digits, Sensitivity
+from pytest_udftorch.diagnose.tolerance.result import Need, Tolerance
+from pytest_udftorch.measure import (
+    Ceilings,
+    Comparison,
+    Equivalence,
+    Funnel,
+    GraphReport,
+    Layer,
+    LayerReport,
+    LayerRow,
+    Plan,
+    Timing,
+    by_size,
+    model_pair,
+)
 from pytest_udftorch.measure.planning.plans import StoredPlan
+from pytest_udftorch.measure.timing.gpu_state import GpuState
+from pytest_udftorch.measure.timing.operators import OperatorTiming, OperatorTimings, Quartiles
+from pytest_udftorch.prove.verify.quick_sample import Sample, Stratum
+from pytest_udftorch.prove.verify.repetition import Repeated
+from pytest_udftorch.reproduce.order.invariance import Invariance
+from pytest_udftorch.swap.contract.outside import Outside
+from pytest_udftorch.swap.observe.layers import Place
+from pytest_udftorch.swap.reach.coverage import Coverage, CoverageRow
+from pytest_udftorch.swap.records.profile import Profile
+from pytest_udftorch.watch.compare.change import compare
+from pytest_udftorch.watch.compare.figures import Figures
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = Path(pytest_udftorch.__file__).parent
+
+#: Classes whose ``text()`` is a program.
+WRITERS = {"swap.cpu.c_source._Body", "measure.rewrite.fusion.rows._Writer"}
+
+
+@cache
+def classes():
+    """Return module and name of every class of the package, with its definition."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[f"{module}.{node.name}"] = node
+    return found
+
+
+def methods(node):
+    """Return the functions of a class, with the names that it gives to other functions."""
+    names = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+    targets = (t for n in node.body if isinstance(n, ast.Assign) for t in n.targets)
+    return names | {t.id for t in targets if isinstance(t, ast.Name)}
+
+
+def result_classes():
+    for name, node in classes().items():
+        if any(isinstance(base, ast.Name) and base.id == "Result" for base in node.bases):
+            module, _, own = name.rpartition(".")
+            yield getattr(importlib.import_module(f"pytest_udftorch.{module}"), own)
+
+
+PLAN = StoredPlan(
+    ((0, 2, "compile"), (2, 3, "eager")), (0, 1, 2, 3), "f00", ("float32[2, 4]",), "cpu", "2.15",
+    False, {},
+)  # fmt: skip
+
+
+@cache
+def examples():
+    """Return a result of every class."""
+    recorder = Recorder()
+    net(recorder, scale=40)
+    profile = Profile.from_arrays(
+        recorder.strings, {"clocks": recorder.clocks, **META}, cells=recorder.cells,
+        operators=recorder.operators, events=recorder.events,
+    )  # fmt: skip
+    pair = model_pair(nn.Linear(2, 2).eval(), torch.ones(1, 2), ["eager"])
+    timing = Timing("eager", "cpu", (1e6,) * 12)
+    row = LayerRow(Layer("0", "Linear"), (1e3,) * 12)
+    outside = Outside()
+    outside.note("aten::grid_sampler_2d", "it is not in it")
+    quartiles = Quartiles(1.0, 2.0, 3.0)
+    operator = OperatorTiming("exp", "stock", quartiles, quartiles)
+    figures = [
+        Figures(n, "bench", {("exp",): {"time": {"ns": t}}}) for n, t in (("a", 1), ("b", 2))
+    ]
+    outcome, unit = Outcome("1.5", "00", 1.5), Unit("exp", "0", "aten::_softmax")
+    bits = Bits(12.5, 12.0, 13.0, 11.0)
+    digits = Digits("aten::sub.Tensor", Place("0", "forward", 0), 3, bits, bits)
+    finding = Finding("operator", "aten::exp", Place("0", "forward", 0), (1, 1))
+    need = Need("exp", "0", "ladder-8", 9, 0.6, 0.5)
+    layers = (LayerDistance("0", (1, 2), 0.5),)
+    found = [
+        patched("corem", functions=("exp",)), profile, *profile.rows("function", "dtype", "device"),
+        profile.first("inf"), pair, pair.members["eager"], pair.members["eager"].accuracy, timing,
+        Comparison({"eager": timing}), row, LayerReport("layer timing", (row,), timing), Plan(PLAN),
+        GpuState(sm_mhz=1500.0, reasons=("idle",)), Ceilings(1e9, 1e9, 1e9, math.inf),
+        Funnel(1, 2, 3, 4), GraphReport("udf_templates"), by_size(nn.Linear(2, 2).eval()),
+        Equivalence((), 1, 1, 1, 2, 7, 1), outside,
+        OperatorTimings("corem", (operator,), {}, 1, 4, 1),
+        Coverage((CoverageRow("aten::exp", "float32", 1, {"exp": 2}, {"exp": 2.0}),), {}, 1),
+        prove.load(ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"),
+        Sample("corem exp", 0.5, (Stratum("random", 9, 0, 0, 0.5, "0x0"),)), Repeated("exp", True),
+        compare(figures), Invariance("trees", "", 3), Judgement(0.5, True, "cpu"), bits, digits,
+        Blame("metric", ("std", "corem"), outcome, outcome, 3, (Cause((unit,), outcome),), outcome,
+              True, 7),
+        Sensitivity("exp", 4, 0.95, {"output": bits}, (digits,), (digits,)),
+        Tolerance((need,), ("corem", "ladder-8"), 1.0, 1.0, 0.1,
+                  None, 5),
+        Origin("nan", "aten::log", Place("0", "forward", 0), 3, (1, 2), (0,), -1.0), finding,
+        Difference("a", "b", (finding,), {"a": True}, (3, 3), 1, layers=layers),
+    ]  # fmt: skip
+    return {type(one): one for one in found}
+
+
+def test_every_class_that_shows_itself_is_a_result():
+    shown = {"document", "text", "_shown", "_repr_html_"}
+    for name, node in classes().items():
+        if shown & methods(node) and name not in {*WRITERS, "base.result.Result"}:
+            assert any(getattr(b, "id", "") == "Result" for b in node.bases), name
+            assert "document" in methods(node), name
+            assert {"text", "_shown"} & methods(node), name
+    # Negative control: there are such classes.
+    assert len(list(result_classes())) > 30
+
+
+def test_no_function_has_a_name_of_other_protocols():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert node.name not in {"to_json", "to_dict", "to_csv", "to_parquet"}, path
+
+
+@pytest.mark.parametrize("kind", list(result_classes()), ids=lambda kind: kind.__name__)
+def test_a_result_is_text_a_document_and_html(kind):
+    one = examples()[kind]
+    assert isinstance(one, Result)
+    assert one.text()
+    assert str(one) == one.text()
+    assert repr(one).startswith(f"<{kind.__name__} ")
+    assert "\n" not in repr(one)
+    assert len(repr(one)) < 200
+    assert one._repr_html_().startswith("<div>")
+    document = one.document()
+    assert type(document) is dict
+    assert json.loads(json.dumps(document, allow_nan=False))
 
 
 def shows(thing, *texts):

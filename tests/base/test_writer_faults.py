@@ -56,7 +56,7 @@ def counted(program: str, *arguments: object) -> dict[str, int]:
 
 
 def killed(name: str, folder: Path, library: Path, stride: int) -> dict[str, int]:
-    return counted("killed.py", name, folder, library, stride)
+    return counted("kills.py", name, folder, library, stride)
 
 
 # Each of them costs a stride that keeps it to seconds, and minutes for every step.
@@ -106,7 +106,7 @@ def test_a_writer_that_is_not_careful_is_caught(tmp_path, library):
 def test_a_fault_of_the_disk_is_healed_or_refused(
     tmp_path, library, faults, fault, scenario, stride
 ):
-    counts = counted("spoiled.py", scenario, fault, tmp_path / "work", library, stride)
+    counts = counted("damage.py", scenario, fault, tmp_path / "work", library, stride)
     if not counts["injected"]:
         pytest.skip("filesystems cannot be mounted here")
     faults.add(KINDS[scenario], fault, **counts)

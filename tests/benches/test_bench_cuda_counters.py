@@ -39,7 +39,7 @@ def test_kernels_too_few_or_metrics_missing_are_an_error():
 
 
 def test_what_the_page_says_of_the_counters_is_stored():
-    """docs/cuda.md draws conclusions from the figures: they hold."""
+    """docs/swap/cuda.md draws conclusions from the figures: they hold."""
     document = stored.load(stored.RESULTS / "cuda_counters.json")
     found = document["operators"]
     assert set(found) == set(cuda_counters.OPERATORS)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from injected import Faults
+from faults import Faults
 
 from benches.experiments import faults as bench
 

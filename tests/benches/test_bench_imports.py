@@ -24,9 +24,14 @@ INSIDE = {
     },
     # The math symbols that a session binds.
     "inlined.py": {"pytest_udftorch.swap.session.binder"},
-    # The journal that verify keeps, and the MPFR that it loads.
+    # The counts of a certificate, made from a stored row.
+    "certified.py": {
+        "pytest_udftorch.prove.verify.certificate",
+        "pytest_udftorch.prove.verify.reference.checker",
+    },
+    # The base of journals, and the MPFR that verify loads.
     "float64_check.py": {
-        "pytest_udftorch.prove.verify.line_journal",
+        "pytest_udftorch.base.journal",
         "pytest_udftorch.prove.verify.reference.checker",
     },
     # What a session would bind in a wheel for another processor.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benches import stored
 from benches.render import bench_report, browser
 from benches.render.bench_report import BenchFormatError
 from pytest_udftorch import cli
@@ -295,6 +296,7 @@ def test_text_where_a_number_should_be(tmp_path):
         ({"experiment": "compile_convolutions", "device": "cpu"}, "is not as this version's"),
         (document("compile_convolutions", [{"case": {}}]), "is not as this version's"),
         (document("compile_convolutions", 3), "is not as this version's"),
+        ({"rows": {"table": {"a": None, "b": None}, "rows": [[1]]}}, "is not as this version's"),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, content, message):
@@ -412,8 +414,8 @@ def test_the_numbers_of_a_figure_open_and_sort(tab):
     ],
 )
 def test_numbers_that_are_missing_or_nothing_end_the_command_in_one_line(tmp_path, capsys, spoil):
-    (stored,) = (p for p in RESULTS if p.stem == "compile_resnet_convolutions_cpu")
-    content = json.loads(stored.read_text(encoding="utf-8"))
+    (path,) = (p for p in RESULTS if p.stem == "compile_resnet_convolutions_cpu")
+    content = stored.load(path)
     spoil(content["rows"][0])
     path = write(tmp_path, content)
     assert bench_report.main([str(path), "-o", str(tmp_path / "r.html")]) == cli.MISUSE

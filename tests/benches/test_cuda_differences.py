@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from planted import planted
+from faulty_kernels import planted
 
 from benches.experiments import cuda_differences as bench
 from benches.render import diff as render

@@ -31,6 +31,7 @@ MISTAKES = {
     "libraries": "corm",
     "reach": "torch.lgo",
     "coverage": "model.py",
+    "order": "torch.mm",
     "diff": "",
     "blame": "--b corem model.py",
     "record": "model.py:make",
@@ -40,13 +41,13 @@ MISTAKES = {
     "bench": "corem epx",
     "compare": "missing.json missing.json",
     "patch": "--verify missing",
-    "cuda-form": "--jsn",
     "doctor": "--jsn",
-    "cache show": "--jsn",
-    "cache prune": "--to=-1",
-    "cache prebuild": "corm",
-    "cache export": "folder corm",
-    "completion": "tcsh",
+    "setup cache": "--jsn",
+    "setup prune": "--to=-1",
+    "setup prebuild": "corm",
+    "setup export": "folder corm",
+    "setup cuda-form": "--jsn",
+    "setup completion": "tcsh",
 }
 
 
@@ -101,10 +102,25 @@ def test_help_and_mistakes_are_said_as_in_the_golden_file(say):
     assert found == GOLDEN.read_text(encoding="utf-8")
 
 
+def test_the_help_fits_on_one_screen_and_is_grouped_by_the_six_words(say, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = say("--help")[1].splitlines()
+    assert len(lines) < 24, "the last line is the shell's"
+    assert max(map(len, lines)) <= 80
+    words = [line.split()[0] for line in lines[4:-2] if not line.startswith(" ")]
+    assert words == ["swap", "watch", "prove", "measure", "reproduce", "diagnose"]
+
+
+def test_the_help_lists_every_verb_once_but_for_housekeeping(say):
+    table = say("--help")[1].split("\n\n")[2]
+    listed = [line[11:].split()[0] for line in table.splitlines()]
+    assert sorted([*listed, "doctor", "setup"]) == sorted({verb.split()[0] for verb in verbs()})
+
+
 # The ends of a command -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["libraries", "doctor", "cache show"])
+@pytest.mark.parametrize("verb", ["libraries", "doctor", "setup cache"])
 def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(verb):
     """The output is longer than what a pipe holds, or the reader is gone before it is written."""
     reader, writer = os.pipe()
@@ -152,8 +168,8 @@ def test_ctrl_c_before_the_verb_began_is_quiet_too(monkeypatch, capsys):
         ("tqdm", ["verify", "corem", "exp"]),
         ("gmpy2", ["verify", "corem", "exp", "--quick"]),
         ("torch", ["bench", "corem", "exp"]),
-        ("tabulate", ["certificate", "table", "x.json"]),
-        ("argcomplete", ["completion", "bash"]),
+        ("numpy", ["certificate", "table", "x.json"]),
+        ("argcomplete", ["setup", "completion", "bash"]),
     ],
 )
 def test_a_missing_package_is_told_before_work_starts(package, arguments, monkeypatch, capsys):
@@ -161,7 +177,8 @@ def test_a_missing_package_is_told_before_work_starts(package, arguments, monkey
     assert cli.main(arguments) == cli.MISUSE
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"udftorch {arguments[0]} needs the package {package}, which cannot" in said.err
+    verb = " ".join(arguments[: 2 if arguments[0] == "setup" else 1])
+    assert f"udftorch {verb} needs the package {package}, which cannot" in said.err
     assert "pip install 'pytest_udftorch[" in said.err
 
 
@@ -171,10 +188,10 @@ def test_a_missing_package_is_told_before_work_starts(package, arguments, monkey
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("udftorch comp", {"compare", "completion"}),
+        ("udftorch co", {"compare", "coverage"}),
         ("udftorch verify core", {"corem", "corem-ff"}),
         ("udftorch compare --by ", {"function", "operator", "layer"}),
-        ("udftorch cache ", {"show", "prune", "prebuild", "export"}),
+        ("udftorch setup ", {"cache", "prune", "prebuild", "export", "cuda-form", "completion"}),
     ],
 )
 def test_the_tab_key_offers_what_fits(line, offers):
@@ -196,5 +213,5 @@ def test_the_tab_key_offers_what_fits(line, offers):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_for_shells(shell, capsys):
     pytest.importorskip("argcomplete")
-    assert cli.main(["completion", shell]) == 0
+    assert cli.main(["setup", "completion", shell]) == 0
     assert "udftorch" in capsys.readouterr().out

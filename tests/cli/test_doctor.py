@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``udftorch doctor`` and ``udftorch cache``: what they say, and what they change."""
+"""``udftorch doctor`` and ``udftorch setup``: what they say, and what they change."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pytest_udftorch import __version__, doctor
-from pytest_udftorch.cli import FAILED, MISUSE, main
+from pytest_udftorch import __version__
+from pytest_udftorch.cli import FAILED, MISUSE, doctor, main
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import progress, shared_library
 from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
@@ -46,7 +46,7 @@ def test_doctor_says_the_same_as_text_and_as_json(cache, capsys):
     assert found["pytest_udftorch"] == __version__
     assert found["cache"]["folder"] == str(cache)
     assert "clang" in found["compilers"]["clang"]["version"]
-    assert main(["info"]) == 0
+    assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert f"{found['torch']['version']}, " in text
     assert f"tried with {found['torch']['tested']}\n" in text
@@ -84,28 +84,28 @@ def test_the_version(capsys):
     assert __version__ in capsys.readouterr().out
 
 
-# udftorch cache ----------------------------------------------------------------------
+# udftorch setup ----------------------------------------------------------------------
 
 
 def test_show_lists_builds_with_their_sizes(cache, library, capsys):
     build = build_library(library, "baseline")
-    assert main(["cache", "show", "--json"]) == 0
+    assert main(["setup", "cache", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["builds"]
     assert row["build"] == build.build_id
     assert row["what"] == "mine baseline"
     assert row["bytes"] > build.path.stat().st_size
-    assert main(["cache", "show"]) == 0
+    assert main(["setup", "cache"]) == 0
     assert "1 builds" in capsys.readouterr().out
 
 
 def test_show_of_a_cache_that_is_not_there_is_empty(cache, capsys):
-    assert main(["cache", "show"]) == 0
+    assert main(["setup", "cache"]) == 0
     assert "0 builds" in capsys.readouterr().out
     assert not cache.exists()
 
 
 def test_prune_removes_builds_that_nobody_uses(cache, library, capsys):
-    prune = [sys.executable, "-m", "pytest_udftorch", "cache", "prune", "--to", "0"]
+    prune = [sys.executable, "-m", "pytest_udftorch", "setup", "prune", "--to", "0"]
     code = (
         "import sys; from pytest_udftorch import build_library; build_library(sys.argv[1], 'avx2')"
     )
@@ -118,14 +118,14 @@ def test_prune_removes_builds_that_nobody_uses(cache, library, capsys):
 
 
 def test_prune_to_no_size_is_an_error(cache, capsys):
-    assert main(["cache", "prune", "--to", "-1"]) == MISUSE
+    assert main(["setup", "prune", "--to", "-1"]) == MISUSE
     assert "Give a number from 0" in capsys.readouterr().err
 
 
 @pytest.mark.slow  # compiles what is compiled against torch; tests of a store: test_prebuilt.py
 def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monkeypatch, capsys):
     store = tmp_path / "store"
-    assert main(["cache", "export", str(store), str(library)]) == 0
+    assert main(["setup", "export", str(store), str(library)]) == 0
     said = capsys.readouterr()
     assert f"{prebuilt.VARIABLE}={store}" in said.out
     assert "[1/" in said.err

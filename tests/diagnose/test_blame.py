@@ -15,8 +15,7 @@ from torch import nn
 
 from pytest_udftorch import cli, patched
 from pytest_udftorch.diagnose import Unit, smallest_cause
-from pytest_udftorch.errors import BlameError, UnknownLibraryError
-from pytest_udftorch.prove.verify.line_journal import OtherRunError, UnfinishedRunError
+from pytest_udftorch.errors import BlameError, JournalError, UnknownLibraryError
 from pytest_udftorch.prove.verify.workers import WorkerError
 
 #: exp and tanh in two layers each, one of them in the backward pass as well.
@@ -157,7 +156,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys, request):
     root = request.config.rootpath
-    text = (root / "docs" / "blame.md").read_text()
+    text = (root / "docs" / "diagnose" / "blame.md").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "udfs").symlink_to(root / "udfs")
     for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):
@@ -184,9 +183,9 @@ def test_a_test_is_blamed_in_processes_of_its_own(folder, monkeypatch, capsys, r
     # Everything is known now.
     assert cli.main([*command, "--resume", "test_it.py::test_tanh"]) == 0
     assert "; 0 runs, " in capsys.readouterr().out
-    with pytest.raises(UnfinishedRunError, match=r"trials are done.*--resume"):
+    with pytest.raises(JournalError, match=r"trials are done.*--resume"):
         smallest_cause("std", canary, "test_it.py::test_tanh", journal="journal")
-    with pytest.raises(OtherRunError, match="target"):
+    with pytest.raises(JournalError, match="target"):
         smallest_cause("std", canary, "test_it.py:metric", journal="journal", resume=True)
     with pytest.raises(BlameError, match="ran no test for"):
         smallest_cause("std", canary, "test_it.py::test_nothing", workers=1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from planted import next_number, planted
+from faulty_kernels import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
@@ -23,7 +23,7 @@ from pytest_udftorch.prove.judge import truth
 from pytest_udftorch.prove.judge.truth import judged
 from pytest_udftorch.swap.observe.recorder import Kept
 
-PAGE = Path(__file__).parents[2] / "docs" / "diff.md"
+PAGE = Path(__file__).parents[2] / "docs" / "diagnose" / "diff.md"
 
 
 @pytest.fixture(scope="module")
@@ -427,12 +427,28 @@ def test_a_difference_that_no_script_shows_is_refused(model, inputs, tmp_path):
         ("libary=corem", "Did you mean 'library'"),
         ("threads=none", "has to be a number"),
         ("dtype=int8", "no type of numbers"),
+        ("precision=hihg", "Did you mean 'high'"),
         ("library=", "cannot have 'library'=''"),
     ],
 )
 def test_a_side_that_means_nothing_is_an_error(text, message):
     with pytest.raises(DiffSideError, match=message):
         side(text)
+
+
+def test_a_side_may_name_the_precision_of_products():
+    before = torch.get_float32_matmul_precision()
+    seen = []
+
+    def run():
+        seen.append(torch.get_float32_matmul_precision())
+        return torch.ones(2) + 1
+
+    found = first_difference("precision=medium", "eager", run)
+    assert {"medium", before} == set(seen)
+    assert found.equal
+    assert torch.get_float32_matmul_precision() == before
+    assert side("precision=medium").name == "precision=medium"
 
 
 def test_runs_that_cannot_be_compared_are_errors(model, inputs):

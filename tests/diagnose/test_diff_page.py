@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from planted import planted
+from faulty_kernels import planted
 from torch import nn
 
 from pytest_udftorch.diagnose import Side, first_difference, save_page

@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 import torch
-from planted import next_number, planted
+from faulty_kernels import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli

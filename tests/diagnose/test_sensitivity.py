@@ -21,7 +21,7 @@ from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.errors import DiffSideError, SensitivityError
 from pytest_udftorch.prove import ulp_error
 
-PAGE = Path(__file__).parents[2] / "docs" / "sensitivity.md"
+PAGE = Path(__file__).parents[2] / "docs" / "diagnose" / "sensitivity.md"
 
 UNARY = (
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2",

@@ -16,7 +16,7 @@ from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
 from pytest_udftorch.diagnose import Site, assigned, cheapest_libraries
 from pytest_udftorch.diagnose.tolerance.search import Search
-from pytest_udftorch.errors import ToleranceError, UnknownFunctionError
+from pytest_udftorch.errors import JournalError, ToleranceError, UnknownFunctionError
 
 SHORT = ("corem", "ladder-16", "ladder-8")
 
@@ -145,7 +145,7 @@ def test_a_journal_is_taken_up_again(tmp_path):
     options = {"within": 2e-4, "ladder": SHORT, "functions": ("tanh",), "journal": journal}
     options["cost"] = "rank"
     first = cheapest_libraries(metric, **options)
-    with pytest.raises(ToleranceError, match=r"There is a journal .* already"):
+    with pytest.raises(JournalError, match=r"There is a journal .* already"):
         cheapest_libraries(metric, **options)
     lines = journal.read_text().splitlines(keepends=True)
     # A crash cut the last line short.
@@ -153,9 +153,9 @@ def test_a_journal_is_taken_up_again(tmp_path):
     again = cheapest_libraries(metric, **options, resume=True)
     assert again.needs == first.needs or again.assignment() == first.assignment()
     assert again.runs < first.runs
-    with pytest.raises(ToleranceError, match="belongs to another search"):
+    with pytest.raises(JournalError, match="belongs to another search"):
         cheapest_libraries(metric, **{**options, "seed": 1}, resume=True)
-    with pytest.raises(ToleranceError, match="cannot be written"):
+    with pytest.raises(JournalError, match="cannot be written"):
         cheapest_libraries(metric, **{**options, "journal": tmp_path / "no" / "file"})
 
 
@@ -239,7 +239,7 @@ def test_processes_find_what_this_one_finds(tmp_path, monkeypatch):
 
 
 def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):
-    page = Path(__file__).parents[2] / "docs" / "tolerance.md"
+    page = Path(__file__).parents[2] / "docs" / "diagnose" / "tolerance.md"
     text = page.read_text()
     monkeypatch.chdir(tmp_path)
     (source,) = re.findall(r"<!-- file: model.py -->\n```python\n(.*?)^```$", text, re.M | re.S)

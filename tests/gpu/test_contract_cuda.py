@@ -530,6 +530,6 @@ def test_lenet_learns_the_weights_of_the_cpu():
 
 
 def test_the_page_is_true():
-    page = Path(__file__).parents[2] / "docs" / "contract_cuda.md"
+    page = Path(__file__).parents[2] / "docs" / "reproduce" / "contract_cuda.md"
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         exec(block, {})

@@ -66,7 +66,7 @@ def test_stock_ends_with_others(rows):
 
 @pytest.mark.skipif(GPUS < 2, reason="NCCL between ranks needs two GPUs or more")
 def test_the_pages_script_gives_one_digest_over_nccl(tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "same_weights.md"
+    page = Path(__file__).parents[2] / "docs" / "reproduce" / "same_weights.md"
     script = tmp_path / "train.py"
     script.write_text(re.findall(r"```python\n(.+?)```", page.read_text(), re.DOTALL)[0])
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from planted import next_number, planted
+from faulty_kernels import next_number, planted
 from torch import nn
 
 from pytest_udftorch.diagnose import first_difference, first_origin

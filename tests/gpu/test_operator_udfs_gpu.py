@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDFs at operator level on CUDA: the Triton kernel of docs/operators.md."""
+"""UDFs at operator level on CUDA: the Triton kernel of docs/swap/operators.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "swap" / "operators.md"
 
 
 @pytest.fixture

@@ -482,8 +482,8 @@ def test_a_saved_profile_keeps_the_device(tmp_path):
         torch.exp(x)
         torch.exp(x.cpu())
     loaded = Profile.load(tmp_path)
-    assert loaded.to_dict()["cells"] == s.profile.to_dict()["cells"]
-    assert {c["device"] for c in loaded.to_dict()["cells"]} == {"cpu", "cuda"}
+    assert loaded.document()["cells"] == s.profile.document()["cells"]
+    assert {c["device"] for c in loaded.document()["cells"]} == {"cpu", "cuda"}
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")

@@ -42,7 +42,7 @@ def test_events_and_wall_clock_agree_on_long_work(product):
 def test_state_of_the_gpu_is_recorded(product):
     timed = timers.SyncTimer("cuda", runs=2, rounds=1).compare({"product": product})
     assert len(timed.gpu) == 2
-    assert timed.to_json()["gpu"][0]["sm_mhz"]
+    assert timed.document()["gpu"][0]["sm_mhz"]
 
 
 def test_flush_makes_a_read_of_resident_data_slower():

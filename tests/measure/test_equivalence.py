@@ -15,7 +15,7 @@ from pytest_udftorch.measure import EquivalenceError, assert_equivalent, equival
 from pytest_udftorch.measure.rewrite.finite_field import Field, prime_for
 from pytest_udftorch.measure.rewrite.index_maps import positions_needed
 
-PAGE = Path(__file__).parents[2] / "docs" / "rewriting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measure" / "rewriting.md"
 IMAGE, KERNEL = (2, 2, 8, 8), (4, 2, 3, 3)
 
 

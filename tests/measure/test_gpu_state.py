@@ -44,7 +44,7 @@ def test_answers_of_nvml_are_read(nvml):
     assert state.reasons == ("power cap",)
     assert state.throttled
     assert state.error is None
-    assert state.to_json()["throttled"] is True
+    assert state.document()["throttled"] is True
     assert nvml.open_handles == []
 
 

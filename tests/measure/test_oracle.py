@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.util
-import json
 from pathlib import Path
 
+import journals
 import pytest
 import torch
 from torch import nn
@@ -493,18 +493,17 @@ def test_ctrl_c_within_a_measurement_ends_the_search(model, x):
 def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, nothing_hopeless):
     journal = tmp_path / "journal.json"
     measure.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
-    stored = json.loads(journal.read_text())
-    assert stored.pop("sha256")  # of what is changed here
+    head, stored = journals.payloads(journal)[0], journals.entries(journal)
     stored["unit_ns"] = {name: [1.0] * len(row) for name, row in stored["unit_ns"].items()}
-    journal.write_text(json.dumps(stored))
+    journal.write_bytes(journals.text([head, stored]))
     again = measure.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert again.report["unit_ns"] == stored["unit_ns"]
-    journal.write_text(json.dumps(stored))
+    journal.write_bytes(journals.text([head, stored]))
     other = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
     plan = measure.oracle(other, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert plan.report["bounds"] != stored["bounds"]
     assert all(ns > 1 for row in plan.report["unit_ns"].values() for ns in row)
-    journal.write_text(json.dumps(stored))
+    journal.write_bytes(journals.text([head, stored]))
     fewer = measure.oracle(
         model, x, executors=INTERPRETED, journal=journal, **{**QUICK, "max_units": 2}
     )
@@ -552,9 +551,9 @@ def test_a_mistyped_executor_leaves_the_journal(model, x, tmp_path):
     with pytest.raises(measure.PairInputError, match=r"model\.eval"):
         measure.oracle(Branches(), x, executors="eager", journal=journal, **QUICK)
     assert journal.read_text() == before
-    damaged = json.loads(before)
+    head, damaged = journals.payloads(journal)[0], journals.entries(journal)
     damaged["unit_ns"]["eager"].pop()
-    journal.write_text(json.dumps(damaged))
+    journal.write_bytes(journals.text([head, damaged]))
     with pytest.raises(measure.JournalError, match="is damaged"):
         measure.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
 

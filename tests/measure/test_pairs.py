@@ -56,7 +56,7 @@ def test_members_agree_and_are_timed(tiny, images):
     pair.check()
     assert pair.working == names
     pair.measure(runs=6, rounds=2, warmup=1)
-    result = pair.to_json()
+    result = pair.document()
     assert set(result["members"]) == set(names)
     assert result["versions"]["torch"] == torch.__version__
     assert all(member["first_call_ns"] > 0 for member in result["members"].values())
@@ -70,6 +70,14 @@ def test_compiled_member_agrees(tiny, images):
     assert pair.members["compile"].agrees
     assert pair.members["compile"].first_call_ns > pair.members["eager"].first_call_ns
     assert math.isfinite(pair.members["compile"].accuracy.distance)
+
+
+def test_an_exported_program_agrees_and_refuses_other_shapes(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["export"])
+    assert pair.failures == {}
+    assert pair.members["export"].agrees
+    with pytest.raises((AssertionError, RuntimeError), match=r"shape|size|Guard"):
+        pair.members["export"].call(images[:1])
 
 
 def test_wrong_member_is_reported(tiny, images, own_executor):
@@ -125,7 +133,7 @@ def test_failing_compile_is_recorded_and_the_pair_goes_on(tiny, images, own_exec
     assert pair.members["fails-late"].stage == "first call"
     with pytest.raises(pairs.MemberFailedError, match="failed in its making: RuntimeError"):
         pair["refuses"]
-    assert pair.to_json()["members"]["refuses"]["stage"] == "making"
+    assert pair.document()["members"]["refuses"]["stage"] == "making"
 
 
 def test_control_flow_fails_where_it_must_and_is_said(images):
@@ -206,7 +214,7 @@ def test_members_made_before_ctrl_c_are_kept(tiny, images):
     assert pair.interrupted
     assert pair.working == ["eager", "fx"]
     assert set(pair.failures.values()) == {"not made: interrupted"}
-    assert pair.to_json()["interrupted"]
+    assert pair.document()["interrupted"]
     pair.check()
     with pytest.raises(KeyboardInterrupt):
         pair.complete()

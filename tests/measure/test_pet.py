@@ -116,7 +116,7 @@ def test_a_mutant_is_kept_where_it_gains_enough(gain, kept):
     assert any(f.rule.startswith("convolution ") for f in report.fired) == kept
     assert report.notes[0].endswith("; kept" if kept else "; not kept")
     assert "with its correction of " in report.notes[0]
-    (detail,) = report.to_json()["details"]
+    (detail,) = report.document()["details"]
     assert (detail["kept"], detail["dilation"], detail["image"]) == (kept, (2, 2), [3, 4, 6, 6])
 
 

@@ -73,7 +73,7 @@ def test_templates_change_the_graph_and_say_where(model):
     }  # fmt: skip
     assert report.constants == 3
     assert "computed once: 3 tensors" in str(report)
-    assert json.loads(json.dumps(report.to_json()))["after"]["kernels"] == 6
+    assert json.loads(json.dumps(report.document()))["after"]["kernels"] == 6
     svg = ElementTree.fromstring(report.pictures["after"].svg())
     assert len(svg.findall("{*}rect")) == len(report.pictures["after"].nodes)
     assert '"conv' in report.pictures["after"].dot()

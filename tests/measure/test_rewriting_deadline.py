@@ -59,7 +59,7 @@ def test_a_search_without_time_leaves_the_graph_and_says_so(backend, tmp_path):
     assert (report.after, report.fired, report.times_ns) == (None, [], {})
     assert report.cut
     assert f"out of time, left undone: {report.cut[0]}" in str(report)
-    assert report.to_json()["cut"] == report.cut
+    assert report.document()["cut"] == report.cut
 
 
 def test_a_search_with_time_leaves_nothing_out():

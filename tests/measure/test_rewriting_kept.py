@@ -161,7 +161,7 @@ def test_what_does_not_gain_enough_is_handed_back_as_it_was(backend, quick):
     assert "convolution and batch norm" in {f.rule for f in report.tried}
     assert "it has to be 1e+09 times as fast" in report.not_kept
     assert "not kept (convolution and batch norm 8 times" in str(report)
-    assert report.to_json()["not_kept"] == report.not_kept
+    assert report.document()["not_kept"] == report.not_kept
     assert set(report.times_ns) >= {ORIGINAL, "rewritten"}
 
 

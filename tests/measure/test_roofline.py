@@ -53,7 +53,7 @@ def test_bound_is_the_longer_of_computing_and_fetching():
 
 def test_the_ceilings_of_this_machine_are_rates(here):
     assert here.convolution_flops_per_s >= here.product_flops_per_s > 0
-    assert here.to_json()["bytes_per_s"] > 0
+    assert here.document()["bytes_per_s"] > 0
 
 
 @pytest.mark.slow

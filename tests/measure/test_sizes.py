@@ -187,7 +187,7 @@ def test_results_are_the_models_at_every_size(tmp_path):
     assert (3, 8) in counted.made
     first = run.compilations[0]
     assert (first.form, first.problem) == (EXACT, "")
-    report = run.report()
+    report = run.document()
     assert {row["size"][0][0]: row["calls"] for row in report["sizes"]} == {3: 4, 1: 2, 0: 1}
     other = torch.randn(2, 2, 8)  # of another rank: nothing is known of it
     assert torch.equal(run(other), MODEL(other).detach())

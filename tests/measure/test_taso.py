@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import sys
 
+import journals
 import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.errors import PackageMissingError
+from pytest_udftorch.errors import JournalError, PackageMissingError
 from pytest_udftorch.measure import RuleError, generate, judge, judge_all, read, recording
 from pytest_udftorch.measure.rewrite.taso import generator, scale
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
@@ -55,7 +56,7 @@ def test_each_axiom_holds():
 
 def test_generation_narrows_candidates_and_finds_known_rules(generated):
     candidates, funnel = generated
-    counts = list(funnel.to_json().values())[1:7]
+    counts = list(funnel.document().values())[1:7]
     assert counts[2] > counts[3] > counts[4]
     assert counts == sorted(counts, reverse=True)
     assert funnel.enumerated > 2000
@@ -67,7 +68,7 @@ def test_generation_narrows_candidates_and_finds_known_rules(generated):
     assert ("(front (channels i i))", "i") not in shown
     assert all(kind(left) == kind(right) for left, right in candidates)
     paired = enumerate_pairs(2)
-    assert list(paired.to_json().values())[:4] == [funnel.operators, *counts[:3]]
+    assert list(paired.document().values())[:4] == [funnel.operators, *counts[:3]]
     assert paired.after_smaller is None
 
 
@@ -149,11 +150,11 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     assert [proof.holds for proof in proofs] == [True, True, False, False]
     assert "box test finds them different" in proofs[2].why
     # What was being written when a run ended is judged again; the rest is not.
-    head, first, *others = journal.read_text().splitlines()
+    head, first, *others = journals.payloads(journal)
     assert len(others) == 3
-    changed = first.replace("box test", "of the journal")
-    assert changed != first
-    journal.write_text("\n".join([head, changed, *others[:2], others[2][:20]]))
+    assert first["by_numbers"] == "box test"
+    changed = {**first, "by_numbers": "of the journal"}
+    journal.write_bytes(journals.text([head, changed, *others])[:-20])
     asked = []
     monkeypatch.setattr(
         scale,
@@ -164,8 +165,9 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     assert asked == [[[candidates[3]]]]
     assert [proof.holds for proof in again] == [True, True, False, False]
     assert again[0].by_numbers == "of the journal"
-    journal.write_text(head.replace("axioms", "other") + "\n")
-    with pytest.raises(RuleError, match="is no journal of judgements with these axioms"):
+    head["run"]["axioms"] = "other"
+    journal.write_bytes(journals.text([head]))
+    with pytest.raises(JournalError, match="is no journal of judgements with these axioms"):
         judge_all(candidates, journal=journal)
 
 
@@ -198,12 +200,13 @@ def test_measured_times_are_kept_for_the_next_search(tmp_path):
     node.meta["val"] = x.meta["val"]
     took = Costs(journal=journal).of_node(node)
     assert took > 0
-    (line,) = journal.read_text().splitlines()
+    head, line = journals.payloads(journal)
     kept = Costs(journal=journal)
     assert list(kept.known.values()) == [took]
     assert kept.of_node(node) == took
-    assert len(journal.read_text().splitlines()) == 1
-    journal.write_text(line[:30] + "\n" + line.replace("torch ", "another torch ") + "\n")
+    assert len(journals.payloads(journal)) == 2
+    other = {**line, "where": line["where"].replace("torch ", "another torch ")}
+    journal.write_bytes(journals.text([head, other, line])[:-30])
     assert Costs(journal=journal).known == {}
 
 

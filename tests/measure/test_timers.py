@@ -66,7 +66,7 @@ def test_empty_call_is_below_the_noise():
     else:
         pytest.fail(f"five times above the noise, at last {timed['nothing']}")
     assert any("below the noise" in caveat for caveat in timed["nothing"].caveats)
-    assert timed["nothing"].to_json()["caveats"] == timed["nothing"].caveats
+    assert timed["nothing"].document()["caveats"] == timed["nothing"].caveats
 
 
 def test_too_few_runs_give_no_verdict():
@@ -115,7 +115,7 @@ def test_interrupted_measurement_keeps_its_complete_runs():
     timed = timers.SyncTimer("cpu", runs=20, rounds=1, progress=stop).compare({"a": busy(10)})
     assert timed.interrupted
     assert len(timed["a"].wall_ns) == 7
-    assert timed.to_json()["interrupted"] is True
+    assert timed.document()["interrupted"] is True
 
 
 def test_interruption_between_two_entries_of_a_run_leaves_pairs(monkeypatch):

@@ -61,7 +61,7 @@ def test_layer_times_rank_layers_and_stay_below_the_whole():
     assert times[0] < times[2] < times[1]
     runs = [sum(row.runs_ns[k] for row in report.rows) for k in range(3)]
     assert report.arr_sum_ns == sorted(runs)[1]
-    assert report.to_json()["layers"][1]["name"] == "1"
+    assert report.document()["layers"][1]["name"] == "1"
 
 
 def test_what_happens_outside_of_layers_is_missing_from_the_sum():

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -21,6 +22,15 @@ HAS_FMA = resolve_cpu_level(None) != "baseline"
 FLAGS = {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v3", "-D__AVX512F__"]}
 needs_fma = pytest.mark.skipif(not HAS_FMA, reason="no FMA")
 needs_gappa = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """An interval of the arguments, and its entries in the tables of a path."""
+
+    low: float
+    high: float
+    entries: dict[str, float]
 
 
 def as_gappa(*numbers):

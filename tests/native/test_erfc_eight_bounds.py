@@ -8,7 +8,6 @@ by which erfc(|x|) is moved up. Where it does not, all arguments are run.
 """
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from bounds import (
     HAS_FMA,
+    Interval,
     as_gappa,
     difference,
     gappa,
@@ -42,15 +42,6 @@ WHOLE = 2.5
 #: The terms of the series of the exponential that are looked at.
 TERMS = 16
 mpmath.mp.prec = PRECISION = 120
-
-
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """An interval of |x| and its entries."""
-
-    low: float
-    high: float
-    entries: dict[str, float]
 
 
 @cache

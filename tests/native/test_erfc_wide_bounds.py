@@ -9,7 +9,6 @@ it does not, all arguments are run.
 
 import math
 import re
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from bounds import (
     HAS_FMA,
+    Interval,
     as_gappa,
     difference,
     gappa,
@@ -39,15 +39,6 @@ CUTS = (0.0, 0.25, 0.5, 0.625, 0.75, 0.8125, 0.875, 0.9375, 1.0)
 #: Points of a piece at which the error of the polynomial is looked at.
 POINTS = 8
 mpmath.mp.prec = PRECISION = 120
-
-
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """An interval of the arguments and its entries."""
-
-    low: float
-    high: float
-    entries: dict[str, float]
 
 
 @cache

@@ -9,7 +9,6 @@ import itertools
 import math
 import re
 import shutil
-from dataclasses import dataclass
 from functools import partial
 
 import mpmath
@@ -18,6 +17,7 @@ import pytest
 from bounds import (
     COREM,
     HAS_FMA,
+    Interval,
     as_gappa,
     difference,
     gappa,
@@ -44,16 +44,6 @@ HALVINGS = 5
 BINADES = 24
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An interval of the arguments, its entries, and the width of the rounding test."""
-
-    low: float
-    high: float
-    entries: dict[str, float]
-    width: float
-
-
 def constants(name):
     """The macros of a header, and its tables."""
     text = (COREM.folder / name / "eight_constants.h").read_text(encoding="utf-8")
@@ -74,9 +64,9 @@ def intervals(name):
     for i in range(STEPS):
         beside = slope**2 - 4 * curve * (i + 0.5)
         high = min(end, (slope - math.sqrt(beside)) / (2 * curve)) if beside > 0 else end
-        entries = {c: tables[c][i] for c in COLUMNS}
+        entries = {c: tables[c][i] for c in COLUMNS} | {"width": macros["WIDTH"]}
         # The number is rounded, so an argument beside the end may be of the next interval.
-        yield Interval(max(0.0, low - 2**-20), min(high + 2**-20, end), entries, macros["WIDTH"])
+        yield Interval(max(0.0, low - 2**-20), min(high + 2**-20, end), entries)
         low = high
     assert low == end
 
@@ -84,7 +74,7 @@ def intervals(name):
 def rounding_error(interval, r):
     """Return the sum of the bounds of the rounding errors where r lies between two numbers."""
     e = interval.entries
-    known = {name: as_gappa(v) for name, v in e.items()} | {"width": as_gappa(interval.width)}
+    known = {name: as_gappa(v) for name, v in e.items()}
     v = [e["p3"] + e["p4"] * x for x in r]
     u = [e["p2"] + y * x for x, y in zip(r, v, strict=True)]
     t = [e["slope"] + y * x for x, y in zip(r, u, strict=True)]
@@ -100,7 +90,7 @@ def polynomial_error(name, interval, r):
     """Return the largest error of the polynomial, and the least value, at many points."""
     entries = {k: mpf(v) for k, v in interval.entries.items()}
     exact = FUNCTIONS[name][0]
-    scale = 1 - mpf(interval.width) / 2
+    scale = 1 - entries["width"] / 2
     worst, least = mpf(0), mpf("inf")
     points = 60
     for i in range(points + 1):
@@ -130,7 +120,7 @@ def share(name, interval, r):
     rounding = rounding_error(interval, r)
     error, least = polynomial_error(name, interval, r)
     # What is above the true value by less than twice the margin is found.
-    return (rounding + error) / (-interval.width / 2 * least * (1 - 2.0**-20))
+    return (rounding + error) / (-interval.entries["width"] / 2 * least * (1 - 2.0**-20))
 
 
 def shares(name, interval, r, halvings=HALVINGS):

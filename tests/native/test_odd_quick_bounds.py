@@ -9,7 +9,6 @@ are for AVX-512; compiled for AVX2 with the same tables they have the same bits.
 import itertools
 import re
 import shutil
-from dataclasses import dataclass
 from functools import partial
 
 import mpmath
@@ -18,6 +17,7 @@ import pytest
 from bounds import (
     COREM,
     HAS_FMA,
+    Interval,
     as_gappa,
     gappa,
     halved,
@@ -38,15 +38,6 @@ COLUMNS = ("center", "value", "slope", "slope_low", "p2", "p3", "p4", "p5", "p6"
 HALVINGS = 5
 #: Below 2^-BINADES the terms from r^3 on are too small to count.
 BINADES = 24
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An interval of the arguments and its entries."""
-
-    low: float
-    high: float
-    entries: dict[str, float]
 
 
 def single(x):

@@ -13,15 +13,20 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_fma, needs_gappa, run_path
+from bounds import (
+    HAS_FMA,
+    Interval,
+    as_gappa,
+    gappa,
+    halved,
+    largest,
+    needs_fma,
+    needs_gappa,
+    run_path,
+)
 from mpmath import mpf
 from path_constants import UNIT, read, source, value
-from test_odd_quick_bounds import (
-    Interval,
-    between_half_and_twice,
-    polynomial_error,
-    rounding_error,
-)
+from test_odd_quick_bounds import between_half_and_twice, polynomial_error, rounding_error
 
 HEADER = "tanh/wide_constants.h"
 STEPS, SHIFT = 32, 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines in docs/passes.md run as they are written."""
+"""The command lines in docs/swap/passes.md run as they are written."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ import pytest
 from toolchain import HERE, LEVELS, Llvm, missing_on_cpu
 
 ROOT = HERE.parents[1]
-PASSES = ROOT / "docs" / "passes.md"
+PASSES = ROOT / "docs" / "swap" / "passes.md"
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

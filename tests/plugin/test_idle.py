@@ -81,7 +81,7 @@ def test_collect_only_neither_builds_nor_imports_torch(suite):
     both = ("--collect-only", "--udf-lib=std", "--udf-lib=./one")
     code, modules, output = probe(suite, *PLUGIN, *both)
     assert code == 0
-    assert "pytest_udftorch.plugin.switching" in modules
+    assert "pytest_udftorch.plugin.switcher" in modules
     assert "torch" not in modules
     assert "<Function test_two[one-1]>" in output
     assert "<TestCaseFunction test_three[std]>" in output

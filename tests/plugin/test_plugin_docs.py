@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/plugin.md and golden.md: files are written, commands are run."""
+"""The examples of docs/plugin.md and diagnose/golden.md: files are written, commands are run."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ BLOCK = re.compile(
 
 
 def sections():
-    for page in (PAGE, DOCS / "golden.md"):
+    for page in (PAGE, DOCS / "diagnose" / "golden.md"):
         for text in page.read_text().split("\n## ")[1:]:
             title, _, body = text.partition("\n")
             if "```" in body:

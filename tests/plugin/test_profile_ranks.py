@@ -55,7 +55,7 @@ def test_ranks_share_a_folder_and_are_added_up(suite):
     whole = Profile.load(suite.path / "out")
     assert exp_elements(whole) == {1.0: 35}
     assert len(whole.processes) == 2
-    stages = {c["stage"] for c in whole.to_dict()["cells"] if "elu" in c["operator"]}
+    stages = {c["stage"] for c in whole.document()["cells"] if "elu" in c["operator"]}
     assert stages == {"forward", "backward"}
 
 
@@ -82,5 +82,5 @@ def test_strict_ranks_fail_under_different_libraries(suite):
 
 def exp_elements(profile: Profile) -> dict[float, int]:
     """Return largest input -> elements of torch.exp."""
-    cells = [c for c in profile.to_dict()["cells"] if c["operator"] == "aten::exp"]
+    cells = [c for c in profile.document()["cells"] if c["operator"] == "aten::exp"]
     return {c["in_max"]: c["elements"] for c in cells}

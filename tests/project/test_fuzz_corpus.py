@@ -17,8 +17,8 @@ from pathlib import Path
 
 import fuzz_targets
 import pytest
+from audit import Forbidden
 from fuzz_targets import TARGETS, Target, mutated, outcome
-from watched import Forbidden
 
 ARCHIVE = Path(__file__).parents[1] / "fuzz_corpus.zip"
 

@@ -71,10 +71,10 @@ def test_private_names_of_others_are_used_in_compat_alone():
     found = {
         name: these
         for name, tree in trees.items()
-        if name != "compat.py" and (these := foreign(tree, own))
+        if name != "base/compat.py" and (these := foreign(tree, own))
     }
     assert found == {}
-    assert len(foreign(trees["compat.py"], own)) > 10  # what looks for them finds them
+    assert len(foreign(trees["base/compat.py"], own)) > 10  # what looks for them finds them
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,17 @@ def test_importing_the_package_loads_nothing_else():
 
 #: What benches take from within: the id of the active functions, the runtime's memory, the symbols
 #: that a session looks for (in a wheel of another processor), what runs under sanitizers, the MPFR
-#: and the journal of verify, and the parsers of which the site's reference is made.
+#: and the base of journals, the counts of a certificate, and the parsers of which the site's
+#: reference is made.
 WITHIN = {
+    ("benches/certified.py", "pytest_udftorch.prove.verify.certificate.Tally"),
+    ("benches/certified.py", "pytest_udftorch.prove.verify.reference.checker.BINS"),
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.swap.native.runtime.native_file"),
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.swap.session.binder.binder"),
     ("benches/experiments/cuda_digests.py", "pytest_udftorch.swap.compiled.follower.follower"),
     ("benches/experiments/cuda_pairs.py", "pytest_udftorch.swap.compiled.follower.follower"),
-    (
-        "benches/experiments/float64_check.py",
-        "pytest_udftorch.prove.verify.line_journal.LineJournal",
-    ),
+    ("benches/experiments/float64_check.py", "pytest_udftorch.base.journal.Journal"),
+    ("benches/experiments/float64_check.py", "pytest_udftorch.base.journal.Words"),
     (
         "benches/experiments/float64_check.py",
         "pytest_udftorch.prove.verify.reference.checker.load_mpfr",

@@ -39,7 +39,7 @@ def test_the_navigation_has_every_page():
 
 def test_the_reference_of_the_command_is_made_of_its_parsers():
     page = site_pages.command_page()
-    for verb in ("run", "verify", "report", "diff", "cache", "doctor"):
+    for verb in ("run", "verify", "report", "diff", "setup cache", "doctor"):
         assert f"\n## udftorch {verb}\n" in page
         assert f"usage: udftorch {verb}" in page
     assert "--against" in page
@@ -66,7 +66,12 @@ def test_the_reference_of_the_api_has_every_public_name():
         ("[a](../CONTRIBUTING.md#x)", "docs/guide.md", "guide.md", "[a](contributing.md#x)"),
         ("[a](../README.md)", "docs/guide.md", "guide.md", "[a](README.md)"),
         ("[a](docs/api.md)", "CHANGELOG.md", "changelog.md", "[a](api.md)"),
-        ("[a](../cuda.md)", "docs/results/reach.md", "results/reach.md", "[a](../cuda.md)"),
+        (
+            "[a](../swap/cuda.md)",
+            "docs/results/reach.md",
+            "results/reach.md",
+            "[a](../swap/cuda.md)",
+        ),
         ("[a](tests/README.md)", "CONTRIBUTING.md", "contributing.md", "a"),
         ("[a](https://x.org/b.md)", "docs/guide.md", "guide.md", "[a](https://x.org/b.md)"),
         ("[a](#here)", "docs/guide.md", "guide.md", "[a](#here)"),

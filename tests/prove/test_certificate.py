@@ -11,16 +11,17 @@ import pytest
 from certificates import DOMAIN, digest, make, make_run
 
 from pytest_udftorch import prove
+from pytest_udftorch.base.plain_data import canonical_json
 from pytest_udftorch.prove.verify.certificate import (
     bin_edges,
     ulp_text,
 )
-from pytest_udftorch.prove.verify.certificate_file import _bin_from, as_json, canonical_json
+from pytest_udftorch.prove.verify.certificate_file import _bin_from
 from pytest_udftorch.prove.verify.reference.checker import BINS
 
 
 def test_a_file_from_before_sparse_runs_is_read(tmp_path):
-    data = as_json(make())
+    data = make().document()
     del data["runs"][0]["sparse"], data["sha256"]
     data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
     (tmp_path / "old.json").write_text(json.dumps(data))
@@ -47,15 +48,15 @@ def test_digest_is_that_of_the_chunks_in_order():
 
 def test_equal_digests_are_stored_once(tmp_path):
     two = make(make_run(), make_run(form="scalar"))
-    stored = as_json(two)
+    stored = two.document()
     assert stored["runs"][1]["chunk_digests"] == {"same_as_run": 0}
     assert len(stored["runs"][0]["chunk_digests"]) == 4
-    other = as_json(make(make_run(), make_run(form="scalar", salt=1)))
+    other = make(make_run(), make_run(form="scalar", salt=1)).document()
     assert len(other["runs"][1]["chunk_digests"]) == 4
 
 
 def test_share_of_hard_inputs_and_histogram_are_readable():
-    (run,) = as_json(make())["runs"]
+    (run,) = make().document()["runs"]
     assert run["hard_share"] == 3 / 1024
     assert run["histogram_ulp"] == [[0, 1 / 64, 1019], [28 / 64, 29 / 64, 4], [1, 2, 1]]
 

@@ -30,7 +30,7 @@ FORMS = forms("float32", resolve_cpu_level(None))
 #: Chunks of 2**24: ordinary and large arguments of both signs, and special ones. The certificates
 #: have them all; these show that what is built here is what was certified.
 STRATA = (0x3E, 0x42, 0x7F, 0xC2)
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "compiled.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "swap" / "compiled.md"
 ONE_ARGUMENT = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 1]
 TWO_ARGUMENTS = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 2]
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from pytest_udftorch import prove
-from pytest_udftorch.errors import UnknownFunctionError
+from pytest_udftorch.errors import JournalError, UnknownFunctionError
 from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_error
 from pytest_udftorch.prove.verify import candidate, workers
 from pytest_udftorch.prove.verify import chunks as chunk_running
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.chunks import WorkerError, outputs_digest, run_chunk
-from pytest_udftorch.prove.verify.journal import Journal, UnfinishedRunError
+from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.reference import checker as reference
 from pytest_udftorch.prove.verify.reference.checker import (
     ReferenceMissingError,
@@ -49,8 +49,8 @@ def small_schedule(function="exp", *, reference=REFERENCE, **options):
 
 def run_of(schedule, tmp_path, chunks=AROUND_ONE, *, name="run", workers=0, **options):
     how = verify.Execution(chunks, workers, **options)
-    with Journal(tmp_path / f"{name}.journal", schedule.identity(), resume=False) as journal:
-        return verify.execute(schedule, journal, how)
+    journal = Journal(tmp_path / f"{name}.journal", schedule.identity(), resume=False)
+    return verify.execute(schedule, journal, how)
 
 
 def verified(schedule, target, *, chunks=None, progress=None, **options):
@@ -176,7 +176,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         verified(schedule, target, chunks=AROUND_ONE, progress=Interrupt(11))
     assert not target.exists()
-    with pytest.raises(UnfinishedRunError, match="11 chunks"):
+    with pytest.raises(JournalError, match="11 chunks"):
         verified(schedule, target, chunks=AROUND_ONE)
     watch = Interrupt(None)
     made = verified(schedule, target, resume=True, chunks=AROUND_ONE, progress=watch)

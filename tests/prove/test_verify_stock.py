@@ -25,8 +25,8 @@ CHUNKS = (0x3F80, 0x4080, 0xC080)
 def run_of(library, function, tmp_path, chunks=CHUNKS, **options):
     request = Request(chunk_bits=BITS, reference=REFERENCE, **options)
     schedule = make_schedule(library, function, request)
-    with Journal(tmp_path / "journal", schedule.identity(), resume=False) as journal:
-        return verify.execute(schedule, journal, verify.Execution(chunks, workers=0))
+    journal = Journal(tmp_path / "journal", schedule.identity(), resume=False)
+    return verify.execute(schedule, journal, verify.Execution(chunks, workers=0))
 
 
 def inputs(chunk):

@@ -21,7 +21,7 @@ from pytest_udftorch.swap.contract import norms, products, sums, variates
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
-PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce" / "contract.md"
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
 
 

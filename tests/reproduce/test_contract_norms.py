@@ -34,7 +34,7 @@ def random(*shape, seed=0):
 
 
 def tree(terms):
-    """The sum of docs/contract.md, one float32 addition at a time."""
+    """The sum of docs/reproduce/contract.md, one float32 addition at a time."""
     if len(terms) < 2:
         return terms[0] if terms else F32(0)
     half = 1 << (len(terms) - 1).bit_length() - 1

@@ -231,7 +231,7 @@ def test_a_gradient_that_is_outside_is_refused_in_the_backward_pass():
             pytest.raises(OutsideContractError, match="grid_sampler_2d_backward") as error,
         ):
             y.backward(torch.ones_like(y))
-    assert "Replace it by operators of docs/contract.md" in str(error.value)
+    assert "Replace it by operators of docs/reproduce/contract.md" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
+from benches import stored
 from benches.experiments import contract_operators as bench
 from pytest_udftorch.swap.contract import products
 from pytest_udftorch.swap.contract.native import contract
 
-RESULTS = Path(bench.__file__).parents[1] / "results" / "contract_operators.json"
-STORED = json.loads(RESULTS.read_text(encoding="utf-8"))
+STORED = stored.load(stored.RESULTS / "contract_operators.json")
 MODELS = {(m["origin"], m["model"]): m for m in STORED["models"]}
 CHEAP = [("torchvision", "squeezenet1_1"), ("timm", "convnext_atto"), ("transformers", "Mixtral")]
 

@@ -21,7 +21,7 @@ from pytest_udftorch.reproduce import GradientTree, ReplicaError, tree_hook
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.replicas import _Tree
 
-PAGE = Path(__file__).parents[2] / "docs" / "same_weights.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce" / "same_weights.md"
 
 # The page's code in forked ranks, which import torch once.
 RANKS = """

@@ -23,7 +23,7 @@ from pytest_udftorch.reproduce import (
 )
 from pytest_udftorch.reproduce.order.tree import sequential
 
-PAGE = Path(__file__).parents[2] / "docs" / "summation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce" / "summation.md"
 
 
 def added(root, values):

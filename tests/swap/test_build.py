@@ -311,6 +311,23 @@ def test_a_copy_of_a_library_follows_the_headers_beside_itself(cache, tmp_path, 
     assert results == [10.0, 15.0, 10.0]
 
 
+def test_a_library_is_built_anew_when_what_it_inherits_changes(cache, tmp_path):
+    base, heir = tmp_path / "base", tmp_path / "heir"
+    base.mkdir()
+    heir.mkdir()
+    (base / "e.c").write_text(
+        "float twice(float x) { return FACTOR * x; }\nfloat same(float x) { return x; }\n"
+    )
+    (heir / "udf.toml").write_text('[library]\nname = "h"\nversion = "1"\ninherit = "../base"\n')
+    defined = TOML.replace("[functions", 'defines = ["FACTOR={}"]\n[functions')
+    results = []
+    for factor, name in ((2, "twice"), (3, "twice"), (3, "same")):
+        text = f'{defined.format(factor)}scalar = "{name}"\n'
+        (base / "udf.toml").write_text(text)
+        results.append(build_library(heir).scalar_function("exp")(5.0))
+    assert results == [10.0, 15.0, 5.0]
+
+
 def test_copies_of_a_library_share_a_build(cache, tmp_path, monkeypatch):
     paths = set()
     for name in ("a", "b"):

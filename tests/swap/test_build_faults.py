@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from builds import TOML, TWICE, forget
-from injected import Faults
+from faults import Faults
 
 from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceCompileError, UdfError
 from pytest_udftorch.swap.library.description import find_library
@@ -24,7 +24,7 @@ from pytest_udftorch.swap.toolchain import compiler as toolchain
 from pytest_udftorch.swap.toolchain.cache import cache_folder, fill
 from pytest_udftorch.swap.toolchain.shared_library import build_library
 
-KILLED = Path(__file__).parents[1] / "killed.py"
+KILLED = Path(__file__).parents[1] / "kills.py"
 
 slow = pytest.mark.slow
 

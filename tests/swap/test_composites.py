@@ -173,7 +173,7 @@ def test_libraries_state_their_claims():
 
 
 def test_the_example_of_the_page_runs(capsys):
-    page = Path(__file__).parents[2] / "docs" / "composites.md"
+    page = Path(__file__).parents[2] / "docs" / "swap" / "composites.md"
     (script,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
     exec(compile(script, str(page), "exec"), {})
     out = capsys.readouterr().out

@@ -24,7 +24,7 @@ from pytest_udftorch.swap.reach import coverage as counted
 from pytest_udftorch.swap.reach.coverage import percent
 from pytest_udftorch.swap.session.binder import binder
 
-PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+PAGE = Path(__file__).parents[2] / "docs" / "swap" / "coverage.md"
 ATEN = torch.ops.aten
 X = torch.linspace(-2.0, 2.0, 96).reshape(4, 24)
 QUERY = X.reshape(1, 2, 6, 8)

@@ -511,7 +511,7 @@ def test_operators_whose_functions_other_devices_inline_are_the_sessions(monkeyp
 
 
 def test_what_stays_stock_is_what_the_page_says():
-    page = (Path(__file__).parents[2] / "docs" / "cpu.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "swap" / "cpu.md").read_text()
     stays = page[page.index("## What stays stock") : page.index("## What float32")]
     table, rest = stays.rsplit("|", 1)
     for name, (call, reached) in special_calls().items():

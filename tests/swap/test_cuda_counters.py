@@ -412,9 +412,9 @@ def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
         for name in names:
             assert first.count(name) == 1, profile.table(by)
     assert [r.name for r in profile.layers()] == ["layer exp", "layer exp cuda"]
-    cells = profile.to_dict()["cells"]
+    cells = profile.document()["cells"]
     assert [c["device"] for c in cells] == ["cpu", "cuda"]
-    assert profile.to_dict()["operators"][1]["device"] == "cuda"
+    assert profile.document()["operators"][1]["device"] == "cuda"
     assert list(profile.to_pandas()["device"]) == ["cpu", "cuda"]
     assert "exp cuda" in report.html([profile], title="devices")
     first = profile.first("inf")
@@ -422,7 +422,7 @@ def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
     assert "(float32, cuda)" in str(first)
     profile.save(tmp_path / "both.bin")
     loaded = Profile.load(tmp_path / "both.bin")
-    assert loaded.to_dict()["cells"] == cells
+    assert loaded.document()["cells"] == cells
 
 
 def test_a_device_that_nobody_knows_is_damage(tmp_path):

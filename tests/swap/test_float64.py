@@ -18,9 +18,8 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.errors import CompilerNotFoundError, JournalError
 from pytest_udftorch.prove import correctly_rounded
-from pytest_udftorch.prove.verify.line_journal import OtherRunError
 from pytest_udftorch.swap.cuda import doubles
 from pytest_udftorch.swap.cuda.launcher import Launcher
 from pytest_udftorch.swap.overrides.active import Active
@@ -354,19 +353,17 @@ def test_the_check_of_many_arguments_finds_the_canary_alone(function, tmp_path, 
     # A run that was interrupted ends with the same digest as one that was not.
     monkeypatch.setattr(float64_check, "CHUNK", count // 4)
     name = {"function": function}
-    with float64_check.Journal(tmp_path / "journal", name) as journal:
-        for first in range(0, count // 2, count // 4):
-            journal.finish(float64_check.judge("corem-d", "baseline", function, first, count // 4))
-    with (
-        float64_check.Journal(tmp_path / "journal", name) as again,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    journal = float64_check.Chunks(tmp_path / "journal", name)
+    for first in range(0, count // 2, count // 4):
+        journal.finish(float64_check.judge("corem-d", "baseline", function, first, count // 4))
+    again = float64_check.Chunks(tmp_path / "journal", name)
+    with ThreadPoolExecutor(1) as pool:
         assert sorted(again.done) == [0, count // 4]
         float64_check.run(pool, again, function, "baseline", count, 1)
     digests = [int(part["digest"], 16) for part in again.done.values()]
     assert sum(digests) % 2**64 == int(right["digest"], 16)
-    with pytest.raises(OtherRunError, match="differs in function"):
-        float64_check.Journal(tmp_path / "journal", {"function": "another"})
+    with pytest.raises(JournalError, match="differs in function"):
+        float64_check.Chunks(tmp_path / "journal", {"function": "another"})
 
 
 def test_a_digest_is_compared_with_the_one_that_was_judged(capsys):

@@ -39,6 +39,8 @@ def odd_files(folder: Path) -> None:
     os.mkfifo(folder / "pipe.c")
     (folder / "loop.c").symlink_to("loop.c")
     (folder / "out.c").symlink_to("/etc/passwd")
+    (folder / "link").symlink_to("/usr")
+    (folder / "in").mkdir()
 
 
 def test_shipped_libraries_are_found_by_name():
@@ -141,6 +143,18 @@ def test_folder_without_description(tmp_path):
         (HEAD + 'include_dirs = ["/usr"]\n' + EXP, "include_dirs names '/usr', which lies outside"),
         (HEAD + 'include_dirs = ["e.c"]\n' + EXP, "names 'e.c', which is not a folder"),
         (HEAD + 'claim = "\\u001b[2J"\n' + EXP, "not printable text"),
+        (HEAD + 'max_ulp = "low"\n' + EXP, r"max_ulp in \[library\] has the wrong type: 'low'"),
+        (HEAD + "max_ulp = 0\n" + EXP, r"max_ulp in \[library\] is 0\. A claim is a positive"),
+        (HEAD + "inherit = 3\n", r"inherit in \[library\] has the wrong type: 3"),
+        (HEAD + 'inherit = "."\n', "inherit names the library itself: name another, or remove it"),
+        (HEAD + 'inherit = "../bad"\n', "inherit names the library itself"),
+        (HEAD + 'inherit = "../gone"\n', r"inherit names '../gone', which does not exist"),
+        (HEAD + 'inherit = "e.c"\n', "inherit names 'e.c', which is not a folder"),
+        (HEAD + 'inherit = "/usr"\n', "inherit names '/usr', which lies outside this library"),
+        (HEAD + 'inherit = "link"\n', "inherit names 'link', which lies outside this library"),
+        (HEAD + 'inherit = "in"\n', r"inherits from .*/in, .* holds no udf\.toml, so it is not"),
+        (HEAD + 'inherit = "in"\nstock = true\n', "stock = true has no functions: remove inherit"),
+        (HEAD + 'inherit = "in"\n[functions]\n', r"\[functions\] is empty"),
         (HEAD.replace("mine", "m" * 101) + EXP, "name in .library. is longer than 100 letters"),
         (HEAD + f"stock = {'9' * 5000}\n", "not valid TOML: .*digits"),
         (HEAD + f"stock = {'[' * 9999}\n", "not valid TOML: .*nested too deeply"),
@@ -179,6 +193,93 @@ def test_what_lies_in_another_library_may_be_named(tmp_path):
     head = HEAD + 'include_dirs = ["../other/include"]\n'
     folder = write(tmp_path / "mine", head + EXP + 'hard_cases = "../other/e.c"\n')
     assert load_library(folder).include_dirs == (tmp_path / "other" / "include",)
+
+
+LOG = EXP.replace("exp", "log")
+INHERIT = 'inherit = "../base"\n'
+
+
+def test_what_a_library_does_not_give_it_inherits(tmp_path):
+    operator = '[operators."aten::{}"]\npython = "e.c"\nfunction = "f"\n'
+    keys = 'include_dirs = ["../other"]\ndefines = ["BITS=20"]\nmax_ulp = 16\n'
+    write(tmp_path / "other", HEAD + EXP)
+    base = write(
+        tmp_path / "base",
+        HEAD + keys + EXP + LOG + "max_ulp = 2\n" + operator.format("exp") + operator.format("log"),
+    )
+    plain = load_library(write(tmp_path / "plain", HEAD + INHERIT))
+    assert plain.functions == load_library(base).functions
+    assert plain.operators == load_library(base).operators
+    assert plain.include_dirs == (base, tmp_path / "other")
+    assert plain.defines == ("BITS=20",)
+    assert plain.inherited == (base,)
+    assert plain.description_files() == [f"{tmp_path}/{n}/udf.toml" for n in ("plain", "base")]
+    assert plain.source_files() == [f"{tmp_path}/{n}/e.c" for n in ("base", "other", "plain")]
+
+    own = 'include_dirs = []\ndefines = ["BITS=8"]\nmax_ulp = 65536\n'
+    tables = LOG + EXP.replace("exp", "sin") + operator.format("log")
+    heir = load_library(write(tmp_path / "heir", HEAD + INHERIT + own + tables))
+    assert (heir.include_dirs, heir.defines) == ((), ("BITS=8",))
+    assert {n: (f.source.parent.name, f.max_ulp) for (n, _), f in heir.functions.items()} == {
+        "exp": ("base", 65536), "log": ("heir", 65536), "sin": ("heir", 65536),
+    }  # fmt: skip
+    assert [u[0].python.parent.name for u in heir.operators.values()] == ["base", "heir"]
+    grandchild = write(tmp_path / "third", HEAD + INHERIT.replace("base", "heir") + "max_ulp = 1\n")
+    third = load_library(grandchild)
+    assert third.inherited == (heir.folder, base)
+    assert third.include_dirs == (heir.folder,)
+    assert {f.max_ulp for f in third.functions.values()} == {1}
+
+
+def test_a_function_that_a_library_gives_has_no_keys_of_the_one_that_it_inherits_from(tmp_path):
+    odd_files(write(tmp_path / "base", HEAD + SHORT))
+    heir = load_library(write(tmp_path / "heir", HEAD + INHERIT + EXP))
+    assert heir.functions["exp", "float32"].short is None
+
+
+def test_what_is_said_of_a_library_as_a_whole_is_not_inherited(tmp_path):
+    said = {"description": "d", "claim": "c", "golden": "e.c", "sixteen": "e.c"}
+    lines = "".join(f'{key} = "{value}"\n' for key, value in said.items())
+    others = "".join(f'{key} = "../other"\n' for key in ("float_float", "composites"))
+    write(tmp_path / "other", HEAD + EXP)
+    base = load_library(write(tmp_path / "base", HEAD + lines + others + EXP))
+    heir = load_library(write(tmp_path / "heir", HEAD + INHERIT))
+    for key in (*said, "float_float", "composites"):
+        assert getattr(base, key), key
+        assert not getattr(heir, key), key
+
+
+def test_a_claim_for_all_functions_yields_to_that_of_one(tmp_path):
+    folder = write(tmp_path / "mine", HEAD + "max_ulp = 4\n" + EXP + LOG + "max_ulp = 0.5\n")
+    assert [f.max_ulp for f in load_library(folder).functions.values()] == [4, 0.5]
+
+
+def test_a_change_of_what_is_inherited_is_seen(tmp_path):
+    base = write(tmp_path / "base", HEAD + EXP)
+    heir = write(tmp_path / "heir", HEAD + INHERIT)
+    assert load_library(heir).function_names == ("exp",)
+    write(base, HEAD + LOG)
+    assert load_library(heir).function_names == ("log",)
+
+
+def test_mistakes_in_what_is_inherited_name_both_files(tmp_path):
+    heir = write(tmp_path / "heir", HEAD + INHERIT)
+    base = write(tmp_path / "base", HEAD + EXP + 'speed = "fast"\n')
+    where = f"^{heir}/udf.toml: it inherits from {base}, which"
+    with pytest.raises(LibraryFormatError, match=f"{where} cannot be used. {base}/udf.toml: unkn"):
+        load_library(heir)
+    write(base, HEAD + "stock = true\n")
+    with pytest.raises(LibraryFormatError, match=f"{where} has stock = true .* Name another"):
+        load_library(heir)
+
+
+def test_inheritance_in_a_circle_is_refused(tmp_path):
+    a, b, c = (tmp_path / name for name in "abc")
+    for folder, other in ((a, "b"), (b, "c"), (c, "b")):
+        write(folder, HEAD + f'inherit = "../{other}"\n' + EXP)
+    message = f"^{a}/udf.toml: inherit leads in a circle: {b} -> {c} -> {b}. Remove the key"
+    with pytest.raises(LibraryFormatError, match=message):
+        load_library(a)
 
 
 @pytest.mark.parametrize(

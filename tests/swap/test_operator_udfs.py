@@ -424,7 +424,7 @@ def test_calls_are_profiled_as_those_of_functions(cpp, kind, tmp_path):
     assert (events["end_ns"] > events["start_ns"]).all()
     assert before < events["start_ns"][0] < events["end_ns"][-1] < after
     assert loaded.strings[int(events["function"][2])] == "aten::log_"
-    loaded.to_trace(tmp_path / "trace.json")
+    loaded.save_trace(tmp_path / "trace.json")
     assert profile.meta["functions"] == ["aten::log"]
     assert profile.meta["build_id"]
     # Everything that reads profiles takes them.

@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 import pytest
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from pytest_udftorch.errors import (
     ProfileDamagedError,

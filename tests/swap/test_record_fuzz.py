@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counts import META, Recorder, net
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from observed import META, Recorder, net
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.swap.records import file as record

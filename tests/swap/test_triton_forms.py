@@ -207,7 +207,7 @@ def of_exp(p, o):
 
 
 def test_the_timed_kernel_holds_the_function_it_names(ptx):
-    """What ``udftorch cuda-form`` runs on a GPU, compiled for one that is not there."""
+    """What ``udftorch setup cuda-form`` runs on a GPU, compiled for one that is not there."""
     from pytest_udftorch.measure.timing import cuda_forms as cuda_timing
 
     for name in cuda_timing.DOMAINS:
@@ -229,7 +229,7 @@ def test_timings_are_averaged_as_ratios():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_timing_without_a_gpu_is_refused(capsys):
-    assert main(["cuda-form"]) == MISUSE
+    assert main(["setup", "cuda-form"]) == MISUSE
     assert "torch sees none" in capsys.readouterr().err
 
 
@@ -239,6 +239,6 @@ def test_both_forms_are_timed_and_stored(tmp_path, monkeypatch, capsys):
     from pytest_udftorch.swap.toolchain.cuda_form import measurements
 
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path))
-    assert main(["cuda-form"]) == 0
+    assert main(["setup", "cuda-form"]) == 0
     assert "faster:" in capsys.readouterr().out
     assert set(measurements()) == {torch.cuda.get_device_name()}

@@ -2,8 +2,8 @@
 """Finished builds without a compiler: the shipped ones, and those of the cache."""
 
 import ctypes
-import importlib
 import json
+import re
 import shutil
 import sysconfig
 
@@ -16,7 +16,13 @@ from pytest_udftorch.errors import (
     LibdeviceError,
     NativeLibraryError,
 )
+from pytest_udftorch.swap.counting.observer import OBSERVER
+from pytest_udftorch.swap.cpu import direct as cpu_direct
+from pytest_udftorch.swap.cuda import direct as cuda_direct
 from pytest_udftorch.swap.library import description
+from pytest_udftorch.swap.native.runtime import native_file
+from pytest_udftorch.swap.observe.native_recorder import RECORDER
+from pytest_udftorch.swap.session.exclusive import GATE
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import pack, shared_library
 from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
@@ -266,19 +272,12 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
         pack.exchanged(content, [("__nv_expf", "__n0_expf")])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "profile.observer.OBSERVER",
-        "session.exclusive.GATE",
-        "reach.native_recorder.RECORDER",
-        "cuda.direct.LAUNCHER",
-    ],
-)
-def test_what_is_compiled_for_a_torch_is_found_under_another_python(name, monkeypatch, tmp_path):
+PARTS = (OBSERVER, RECORDER, GATE, cpu_direct.LAUNCHER, cuda_direct.LAUNCHER)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
+def test_what_is_compiled_for_a_torch_is_found_under_another_python(part, monkeypatch, tmp_path):
     """A shipped build is looked up by its recipe, which no folder of this machine is part of."""
-    module, variable = name.rsplit(".", 1)
-    part = getattr(importlib.import_module(f"pytest_udftorch.{module}"), variable)
 
     def recipe(package, version="2.11.0"):
         return part.job(tmp_path / package, version, None, ABSENT).recipe()
@@ -314,6 +313,18 @@ def test_headers_that_lie_beside_no_torch_are_those_of_the_torch_that_has_the_li
     package.mkdir()
     (package / "include").symlink_to(elsewhere)
     assert headers_of(package) == package
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
+def test_a_part_for_torch_is_built_anew_when_a_native_header_that_it_includes_changes(part):
+    """Whether the source includes the header or another header does."""
+    included, unread = set(), {native_file(part.source)}
+    while unread:
+        text = unread.pop().read_text(encoding="utf-8")
+        headers = set(re.findall(r'^#include "(.+)"$', text, re.MULTILINE)) - included
+        included |= headers
+        unread |= {native_file(name) for name in headers}
+    assert set(part.headers) == included
 
 
 def test_the_wheel_holds_every_library_of_the_package_that_has_functions():

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from certificates import SUBJECT, make, make_run
-from observed import META, Recorder
+from counts import META, Recorder
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import BaselineError, CompareError, CompareLimitError
@@ -175,10 +175,10 @@ def test_a_baseline_reads_back_and_is_the_same_text_each_time(tmp_path):
     text = (tmp_path / "deep" / "main.json").read_text()
     back = baseline.load(tmp_path / "deep" / "main.json")
     assert (
-        back.text()
+        back.file_text()
         == text
         == made(a=[[-math.inf, 0.1]], b=[[1, 200]])
-        .text()
+        .file_text()
         .replace(
             '"outputs": {}', '"outputs": {\n  "corem exp float32": {"3f800000": "402df854"}\n }'
         )
@@ -204,7 +204,7 @@ def test_a_baseline_reads_back_and_is_the_same_text_each_time(tmp_path):
     ],
 )
 def test_a_damaged_baseline(damage, says, tmp_path):
-    data = json.loads(made(a=[[1]]).text())
+    data = json.loads(made(a=[[1]]).file_text())
     damage(data)
     (tmp_path / "main.json").write_text(json.dumps(data))
     with pytest.raises(BaselineError, match=says):

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import pytest
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from pytest_udftorch import cli
 from pytest_udftorch.base.units import share_text, time_text, value_text
@@ -118,7 +118,7 @@ def test_a_run_in_parts_is_the_run(tmp_path):
     def comparable(p):
         cells = [
             {k: v for k, v in c.items() if "time" not in k and not k.endswith("_ns")}
-            for c in p.to_dict()["cells"]
+            for c in p.document()["cells"]
         ]
         return sorted(cells, key=lambda c: [c[k] for k in layout.CELL_KEY])
 
@@ -133,9 +133,9 @@ def test_a_run_in_parts_is_the_run(tmp_path):
 
 
 def test_merging_changes_nothing_of_the_parts(one):
-    before = one.to_dict()
+    before = one.document()
     merged = merge([one, one])
-    assert one.to_dict() == before
+    assert one.document() == before
     assert merged.rows()[0].elements == 2 * one.rows()[0].elements
     assert merged.first("inf") == one.first("inf")
     assert len(merged.processes) == 1  # parts of one process
@@ -221,7 +221,7 @@ def test_nothing_was_called():
     assert p.table() == "no watched function was called"
     assert p.layers() == []
     assert p.first("nan") is None
-    assert p.to_dict()["cells"] == []
+    assert p.document()["cells"] == []
     assert len(p.to_pandas()) == 0
 
 
@@ -230,7 +230,7 @@ def test_a_row_of_nothing_but_nans_has_no_range():
     recorder.call("exp", np.array([np.nan], np.float32))
     p = from_recorder(recorder)
     assert p.rows()[0].limits("in") is None
-    assert p.to_dict()["cells"][0]["in_min"] is None
+    assert p.document()["cells"][0]["in_min"] is None
     assert np.isnan(p.to_pandas()["in_min"][0])
 
 
@@ -270,7 +270,7 @@ def test_shares_as_text():
 def test_save_and_load(one, tmp_path):
     one.save(tmp_path / "p.bin")
     back = Profile.load(tmp_path / "p.bin")
-    assert back.to_dict() == one.to_dict()
+    assert back.document() == one.document()
     assert back.to_pandas("events").equals(one.to_pandas("events"))
     with pytest.raises(ProfileFileExistsError):
         one.save(tmp_path / "p.bin")
@@ -344,9 +344,9 @@ def test_the_time_that_was_profiled(recorder, tmp_path):
 
 
 def test_json(one, tmp_path):
-    one.to_json(tmp_path / "deep" / "p.json")
+    one.save_json(tmp_path / "deep" / "p.json")
     data = json.loads((tmp_path / "deep" / "p.json").read_text())
-    assert data == one.to_dict()
+    assert data == one.document()
     (gate,) = (c for c in data["cells"] if c["module"] == "gate")
     assert gate["out_max"] == "inf"
     assert sum(gate["hist_in"]["+"].values()) + sum(gate["hist_in"]["-"].values()) == 3072
@@ -360,8 +360,8 @@ def test_csv_and_parquet_hold_the_frame(one, tmp_path, what):
     pytest.importorskip("pyarrow")
     frame = one.to_pandas(what)
     assert len(frame) == len(getattr(one, what))
-    one.to_csv(tmp_path / "p.csv", what)
-    one.to_parquet(tmp_path / "p.parquet", what)
+    one.save_csv(tmp_path / "p.csv", what)
+    one.save_parquet(tmp_path / "p.parquet", what)
     pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "p.parquet"), frame)
     csv = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False)
     assert list(csv.columns) == list(frame.columns)
@@ -378,17 +378,17 @@ def test_csv_and_parquet_hold_the_frame(one, tmp_path, what):
 def test_a_package_that_is_missing(one, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(PackageMissingError, match=rf"needs the package {package}, .*pip install"):
-        one.to_parquet(tmp_path / "p.parquet")
+        one.save_parquet(tmp_path / "p.parquet")
 
 
 def test_a_place_that_cannot_be_written(one, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ProfileFileError, match="Choose another place"):
-        one.to_json(tmp_path / "file" / "p.json")
+        one.save_json(tmp_path / "file" / "p.json")
 
 
 def test_trace(one, tmp_path):
-    one.to_trace(tmp_path / "t.json")
+    one.save_trace(tmp_path / "t.json")
     trace = json.loads((tmp_path / "t.json").read_text())
     spans = trace["traceEvents"]
     assert len(spans) == len(one.events)
@@ -405,16 +405,16 @@ def test_trace(one, tmp_path):
 def test_a_trace_needs_events(recorder, tmp_path):
     p = Profile.from_arrays(recorder.strings, META, cells=recorder.cells)
     with pytest.raises(NoProfileError, match="--udf-profile=events"):
-        p.to_trace(tmp_path / "t.json")
+        p.save_trace(tmp_path / "t.json")
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"traceEvents": []}'])
 def test_something_else_as_torchs_trace(one, tmp_path, content):
     (tmp_path / "torch.json").write_text(content)
     with pytest.raises(ProfileFormatError, match="is not a trace of torch"):
-        one.to_trace(tmp_path / "t.json", tmp_path / "torch.json")
+        one.save_trace(tmp_path / "t.json", tmp_path / "torch.json")
     with pytest.raises(ProfileFileError, match="Cannot read"):
-        one.to_trace(tmp_path / "t.json", tmp_path / "none.json")
+        one.save_trace(tmp_path / "t.json", tmp_path / "none.json")
 
 
 def test_a_layer_has_the_same_name_everywhere(tmp_path):
@@ -431,11 +431,11 @@ def test_a_layer_has_the_same_name_everywhere(tmp_path):
     assert set(table) == set(want)
     frame = found.to_pandas()
     assert dict(zip(frame["layer"], frame["elements"], strict=True)) == want
-    found.to_csv(tmp_path / "p.csv")
+    found.save_csv(tmp_path / "p.csv")
     header, *lines = (tmp_path / "p.csv").read_text().splitlines()
     place = header.split(",").index("layer")
     assert {line.split(",")[place] for line in lines} == set(want)
-    assert {c["layer"]: c["elements"] for c in found.to_dict()["cells"]} == want
+    assert {c["layer"]: c["elements"] for c in found.document()["cells"]} == want
     page = html([found])
     write_text(tmp_path / "new" / "p.html", page)
     assert (tmp_path / "new" / "p.html").read_text() == page
@@ -509,6 +509,6 @@ def test_a_profile_counts_once_however_often_it_is_named(recorder, tmp_path):
     (twice,) = load_all([tmp_path / "a", tmp_path / "a" / "profiled-1.bin", tmp_path / "link"])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (copied,) = load_all([tmp_path / "a", tmp_path / "b"])
-    assert once.to_dict()["cells"] == twice.to_dict()["cells"] == copied.to_dict()["cells"]
+    assert once.document()["cells"] == twice.document()["cells"] == copied.document()["cells"]
     assert once.notes == twice.notes == ()
     assert re.fullmatch(r"\S+b/profiled-1.bin is a copy of \S+; it counts once\.", *copied.notes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/profile.md run as they are shown."""
+"""The examples of docs/watch/profile.md run as they are shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_udftorch import cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
+PAGE = Path(__file__).parents[2] / "docs" / "watch" / "profile.md"
 
 
 def test_the_script_and_the_commands(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from observed import META, Recorder, net
+from counts import META, Recorder, net
 
 from benches.render import browser
 from pytest_udftorch import cli

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import torch
-from observed import META
+from counts import META
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
@@ -34,7 +34,7 @@ def test_an_event_around_an_operator_encloses_it_in_the_merged_trace(tmp_path):
             time.sleep(0.02)
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
     profile = Profile.from_arrays(strings, meta, cells=layout.empty_cells(0), events=events)
-    profile.to_trace(tmp_path / "both.json", tmp_path / "torch.json")
+    profile.save_trace(tmp_path / "both.json", tmp_path / "torch.json")
     trace = json.loads((tmp_path / "both.json").read_text())
     spans = trace["traceEvents"]
     ours = [s for s in spans if s.get("cat") == "udf"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of the contract: docs/contract.md."""
+"""The operators of the contract: docs/reproduce/contract.md."""
 
 from pytest_udftorch.swap.contract.attention import attention, attention_backward
 from pytest_udftorch.swap.contract.cuda_elements import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new UDF library: a folder that builds, is tested, and explains itself."""
+"""What is in a new library that somebody starts from?"""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.blame.trial import Outcome
 from pytest_udftorch.diagnose.runs.switch import Unit
 
@@ -28,8 +28,8 @@ class Cause:
     minimal: bool = True
 
 
-@dataclass(frozen=True)
-class Blame:
+@dataclass(frozen=True, repr=False)
+class Blame(Result):
     """The answer.
 
     Attributes:
@@ -90,7 +90,7 @@ class Blame:
         )
         return "\n".join(lines)
 
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
         causes = [
             {

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.delta_debugging import smallest
+from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.diagnose.blame.process import Runner, Target, remotely, text_of
 from pytest_udftorch.diagnose.blame.result import Blame, Cause
 from pytest_udftorch.diagnose.blame.runs import Order, done
 from pytest_udftorch.diagnose.blame.trial import RAISED, Outcome, measured
 from pytest_udftorch.diagnose.runs.switch import Pair, Unit
 from pytest_udftorch.errors import BlameError
-from pytest_udftorch.prove.verify.line_journal import LineJournal
 
 Answer = tuple[Outcome, list[Unit]]
 #: Does orders, several at once if it can, and gives the answers in their order as they come.
@@ -29,12 +29,16 @@ Do = Callable[[Sequence[Order]], Iterator[Answer]]
 _LINE: Final = shapes.record({"trial": shapes.of(str), "outcome": shapes.of(dict)}, closed=True)
 
 
-class _Memory(LineJournal):
+class _Memory(Journal):
     """The outcomes of trials, by a digest of what got the functions of b."""
 
-    def __init__(self, path: Path, name: dict[str, Any], *, resume: bool) -> None:
+    kind = "blame"
+    words = Words(parts="trials")
+    makes_folder = True
+
+    def __init__(self, path: Path, run: dict[str, Any], *, resume: bool) -> None:
         self.known: dict[str, Outcome] = {}
-        super().__init__(path, name, resume=resume, parts="trials", option="--journal")
+        super().__init__(path, run, resume=resume)
 
     def read(self, payload: dict[str, Any]) -> None:
         _LINE(payload, "the line")
@@ -165,12 +169,10 @@ def smallest_cause(  # noqa: PLR0913
         raise BlameError(f"by={by} is no distance. Give 0 or more.")
     if causes < 1 or (tries is not None and tries < 1):
         raise BlameError("Look for at least one cause, with at least one try.")
-    with contextlib.ExitStack() as stack:
-        do = stack.enter_context(_doing(pair, target, seed, workers, scheduler))
+    with _doing(pair, target, seed, workers, scheduler) as do:
         memory = None
         if journal is not None:
-            name = _name(pair, target, seed)
-            memory = stack.enter_context(_Memory(Path(journal), name, resume=resume))
+            memory = _Memory(Path(journal), _name(pair, target, seed), resume=resume)
         return _found(pair, target, do, by, (causes, tries), memory)
 
 
@@ -346,8 +348,8 @@ def _name(pair: Pair, target: Any, seed: int) -> dict[str, Any]:
 def _identity(library: Any) -> str:
     """Return the name of a library, and a digest of its files."""
     digest = hashlib.sha256()
-    if not library.stock:
-        for path in sorted(p for p in library.folder.rglob("*") if p.is_file()):
-            digest.update(f"{path.relative_to(library.folder)}\n".encode())
+    for folder in () if library.stock else (library.folder, *library.inherited):
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            digest.update(f"{path.relative_to(folder)}\n".encode())
             digest.update(path.read_bytes())
     return f"{library.name} {digest.hexdigest()[:16]}"

@@ -103,8 +103,8 @@ class Bisection:
     compiles: int = 0
     finished: bool = True
 
-    def text(self, a: str, b: str) -> str:
-        """Return a paragraph."""
+    def paragraph(self, a: str, b: str) -> str:
+        """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
         lines = [f"The results differ with {self.stage}, and not before."]
         if self.stage == UNCOMPILED:
             return (

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.base import whole_file
+from pytest_udftorch.base.store import store_text
 from pytest_udftorch.diagnose.diff.graph import Node
 from pytest_udftorch.diagnose.diff.result import Difference
 from pytest_udftorch.errors import DiffReproducerError
@@ -36,13 +36,7 @@ def save_page(difference: Difference, path: Path) -> Path:
         DiffReproducerError: the file cannot be written.
     """
     path = Path(path)
-    try:
-        whole_file.write(path, page(difference))
-    except OSError as error:
-        raise DiffReproducerError(
-            f"The page cannot be written to {path}: {error.strerror}. Name a file in a folder that "
-            "exists and can be written."
-        ) from error
+    store_text(path, page(difference), DiffReproducerError, "The page")
     return path
 
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
 from pytest_udftorch.errors import DiffSideError, nearest
@@ -46,8 +48,8 @@ class Input:
     value: float | None = None
 
 
-@dataclass(frozen=True)
-class Origin:
+@dataclass(frozen=True, repr=False)
+class Origin(Result):
     """Where the first special number of a run came from.
 
     Attributes:
@@ -134,68 +136,60 @@ def _has(kind: Special, value: Any) -> bool:
     return mask is not None and bool(mask.any())
 
 
-def _watcher(kind: Special, stop: bool = True) -> Callable[[Whereabouts], Any]:
-    leaves = compat.pytree().tree_leaves
+class _Watcher(OperatorWatch):
+    """Looks for the first special number; with ``stop`` it ends the run there."""
 
-    class Watcher(compat.dispatch_mode()):  # type: ignore[misc]
-        def __init__(self, where: Whereabouts) -> None:
-            super().__init__()
-            self.recording = Recording()
-            self.where = where
-            self.calls = 0
-            self.origin: Origin | None = None
-            self.made = False
+    def __init__(self, kind: Special, where: Whereabouts, stop: bool = True) -> None:
+        self.kind, self.stop = kind, stop
+        self.recording = Recording()
+        self.where = where
+        self.calls = 0
+        self.origin: Origin | None = None
+        self.made = False
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            place = self.where.now()
-            if self.made or is_view(func) or not says_numbers(func):
-                return func(*args, **kwargs)
-            known = effects(func)
-            over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}
-            given = [v for v in leaves((args, kwargs)) if id(v) not in over]
-            # What is written in place is gone afterwards.
-            before = _described(kind, func, args, kwargs) if known.written else None
-            clean = before is None or not any(_has(kind, v) for v in given)
-            returned = func(*args, **kwargs)
-            self.calls += 1
-            made = results(func, args, kwargs, returned)
-            bad = next((t for t in made if _has(kind, t)), None)
-            if bad is None or not clean:
-                return returned
-            unclean = before is None and any(_has(kind, v) for v in given)
-            if unclean and self.origin is not None:
-                return returned
-            self._found(func, place, bad, before or (args, kwargs), came_in=unclean)
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute an operator between looks at its inputs and outputs."""
+        kind, leaves = self.kind, compat.pytree().tree_leaves
+        place = self.where.now()
+        if self.made or is_view(func) or not says_numbers(func):
+            return func(*args, **kwargs)
+        known = effects(func)
+        over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}
+        given = [v for v in leaves((args, kwargs)) if id(v) not in over]
+        # What is written in place is gone afterwards.
+        before = _described(kind, func, args, kwargs) if known.written else None
+        clean = before is None or not any(_has(kind, v) for v in given)
+        returned = func(*args, **kwargs)
+        self.calls += 1
+        made = results(func, args, kwargs, returned)
+        bad = next((t for t in made if _has(kind, t)), None)
+        if bad is None or not clean:
             return returned
+        unclean = before is None and any(_has(kind, v) for v in given)
+        if unclean and self.origin is not None:
+            return returned
+        self._found(func, place, bad, before or (args, kwargs), came_in=unclean)
+        return returned
 
-        def _found(
-            self, func: Any, place: Place, bad: Any, arguments: Any, *, came_in: bool
-        ) -> None:
-            if came_in:
-                # Numbers such as the -inf of a mask taint what follows; one that is made later
-                # from clean inputs counts more.
-                self.origin = self.origin or self._origin(func, place, bad, arguments, True)
-                return
-            self.origin = self._origin(func, place, bad, arguments, False)
-            self.made = True
-            if stop:
-                raise Stopped
+    def _found(self, func: Any, place: Place, bad: Any, arguments: Any, *, came_in: bool) -> None:
+        if came_in:
+            # Numbers such as the -inf of a mask taint what follows; one that is made later
+            # from clean inputs counts more.
+            self.origin = self.origin or self._origin(func, place, bad, arguments, True)
+            return
+        self.origin = self._origin(func, place, bad, arguments, False)
+        self.made = True
+        if self.stop:
+            raise Stopped
 
-        def _origin(
-            self, func: Any, place: Place, bad: Any, arguments: Any, came_in: bool
-        ) -> Origin:
-            mask = _special(kind, bad)
-            index = tuple(int(i) for i in mask.nonzero()[0])
-            inputs = _inputs(func, arguments[0], arguments[1], bad.shape, index)
-            return Origin(
-                kind, str(func.name()), place, self.calls - 1, (int(mask.sum()), mask.numel()),
-                index, float(bad[index]), inputs, came_in, self.calls,
-            )  # fmt: skip
-
-    return Watcher
+    def _origin(self, func: Any, place: Place, bad: Any, arguments: Any, came_in: bool) -> Origin:
+        mask = _special(self.kind, bad)
+        index = tuple(int(i) for i in mask.nonzero()[0])
+        inputs = _inputs(func, arguments[0], arguments[1], bad.shape, index)
+        return Origin(
+            self.kind, str(func.name()), place, self.calls - 1, (int(mask.sum()), mask.numel()),
+            index, float(bad[index]), inputs, came_in, self.calls,
+        )  # fmt: skip
 
 
 def _described(kind: Special, func: Any, args: Any, kwargs: Any) -> Any:
@@ -283,7 +277,7 @@ def _watched(kind: Special, work: Work, one: Side) -> Origin:
     watched: list[Any] = []
 
     def mode_of(where: Whereabouts) -> Any:
-        watched.append(_watcher(kind)(where))
+        watched.append(_Watcher(kind, where))
         return watched[-1]
 
     run(work, one, mode_of=mode_of)
@@ -333,7 +327,7 @@ def watching(kind: Special) -> Iterator[Callable[[], Origin | None]]:
     import torch
 
     where = Whereabouts()
-    mode = _watcher(kind, stop=False)(where)
+    mode = _Watcher(kind, where, stop=False)
     stance: Any = torch.compiler
     with where, stance.set_stance("force_eager"), warnings.catch_warnings(), mode:
         # The wrapper of a compiled module calls hooks once more, which does no harm here.

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_udftorch.base import whole_file
 from pytest_udftorch.diagnose.diff.result import Difference, Finding
-from pytest_udftorch.diagnose.runs.sides import Side
+from pytest_udftorch.diagnose.runs.sides import SETTINGS, Side
 from pytest_udftorch.diagnose.runs.stored_values import FORMAT_OF_MEMORY, packed
 from pytest_udftorch.errors import DiffReproducerError
 from pytest_udftorch.swap.observe.recorder import Kept
@@ -156,9 +156,8 @@ def _code(one: Side) -> str:
             f"{one.name!r} cannot be written as a script: it is made of objects of this process. "
             "Name the library by name or path, and use sides that are texts."
         )
-    lines = []
-    if one.threads is not None:
-        lines.append(f"torch.set_num_threads({one.threads})")
+    settings = {put: getattr(one, key) for key, (_, put) in SETTINGS.items()}
+    lines = [f"torch.{put}({v!r})" for put, v in settings.items() if v is not None]
     if one.library is not None:
         names = f", {one.functions!r}" if one.functions else ""
         lines += [

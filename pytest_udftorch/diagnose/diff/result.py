@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.table import text_table
 from pytest_udftorch.diagnose.diff.alignment import Kind
 from pytest_udftorch.diagnose.diff.compiler_bisection import Bisection
 from pytest_udftorch.diagnose.diff.graph import Node
@@ -36,8 +38,8 @@ class Proof:
     made: int | None = None
     makes_end: bool | None = None
 
-    def text(self, a: str, b: str) -> str:
-        """Return the proof as a sentence."""
+    def sentence(self, a: str, b: str) -> str:
+        """Return the proof as a sentence; ``a`` and ``b`` are the names of the sides."""
         if self.removed is None:
             return (
                 f"With {b}'s output put into {a}'s run, {self.made:,} of {self.before:,} operators "
@@ -60,8 +62,8 @@ class Proof:
         )
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
     """A place at which the two runs part.
 
     Attributes:
@@ -104,13 +106,17 @@ class Finding:
             return None
         return all(known)
 
-    def text(self, a: str, b: str) -> str:
-        """Return a paragraph."""
+    def text(self) -> str:
+        """Return a paragraph in which the sides are called a and b."""
+        return self.paragraph("a", "b")
+
+    def paragraph(self, a: str, b: str) -> str:
+        """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
         lines = [_headline(self, a, b)]
         for one, truth in zip(self.apart, self.truth, strict=True):
             lines += [f"  {line}" for line in _apart_lines(one, truth, a, b)]
         if self.proof is not None:
-            lines.append(f"  Proof: {self.proof.text(a, b)}")
+            lines.append(f"  Proof: {self.proof.sentence(a, b)}")
         if self.note:
             lines.append(f"  {self.note}")
         return "\n".join(lines)
@@ -208,8 +214,8 @@ class LayerDistance:
     distance: float
 
 
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(Result):
     """What :func:`first_difference` found.
 
     Attributes:
@@ -266,14 +272,14 @@ class Difference:
         if self.compiled is not None:
             names = ", ".join(self.results)
             head = f"{self.a} and {self.b} give other results: {names}."
-            return f"{head}\n{self.compiled.text(self.a, self.b)}"
+            return f"{head}\n{self.compiled.paragraph(self.a, self.b)}"
         counts = f"{self.calls[0]:,} operators of {self.a}, {self.calls[1]:,} of {self.b}"
         if self.equal:
             if not all(self.calls):
                 return f"{self.a} and {self.b} give the same results, bit for bit."
             return f"{self.a} and {self.b} give the same bits: {counts}."
         head = f"{self.a} and {self.b} differ in {self.differ:,} operators ({counts})."
-        parts = [head, *(f.text(self.a, self.b) for f in self.findings)]
+        parts = [head, *(f.paragraph(self.a, self.b) for f in self.findings)]
         if self.more:
             recorded = any(one.record is not None for one in self.sides or ())
             parts.append(
@@ -290,7 +296,9 @@ class Difference:
     def _unrepeatable(self) -> str:
         (name,) = [n for n, same in self.repeatable.items() if not same]
         head = f"{name} differs from itself when it runs again from the same state and seeds."
-        return "\n".join([head, *(f.text("the first run", "the second") for f in self.findings)])
+        return "\n".join(
+            [head, *(f.paragraph("the first run", "the second") for f in self.findings)]
+        )
 
     def _gaps(self) -> list[str]:
         lines = []
@@ -305,8 +313,6 @@ class Difference:
         return lines
 
     def _table(self) -> str:
-        from tabulate import tabulate
-
         rows = [
             (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}",
              f"{one.distance:.2g}")
@@ -315,8 +321,7 @@ class Difference:
         if len(rows) > 20:
             rows = [*rows[:12], ("...", "", ""), *rows[-7:]]
         header = ("layer", "operators that differ", "distance (sampled)")
-        table: str = tabulate(rows, header, disable_numparse=True)
-        return f"\n{table}"
+        return f"\n{text_table(header, rows)}"
 
     def document(self) -> dict[str, Any]:
         """Return everything but the tensors as plain data."""

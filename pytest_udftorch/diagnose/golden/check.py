@@ -2,7 +2,7 @@
 """Store what a computation should give, and judge what it gives.
 
 The truth is the same computation in float64. How far a result may lie from it is measured with the
-error model of ``planning.error_model``: the float64 computation runs ``DRAWS`` times while each
+error model of ``judge.error_model``: the float64 computation runs ``DRAWS`` times while each
 operator's result gets an error of the size that the working precision explains (Monte Carlo
 arithmetic; Parker, UCLA CSD-970002, 1997). An element may lie ``FACTOR`` times the root mean square
 of its own errors away from the truth, or ``FLOOR`` times that of the whole output: some operators
@@ -16,7 +16,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.diagnose.golden.file import MOST, SUMS, Golden, Output, load, places
 from pytest_udftorch.errors import GoldenError, GoldenMismatchError
@@ -46,8 +47,8 @@ FACTOR: Final = 6.0
 FLOOR: Final = 12.0
 
 
-@dataclass(frozen=True)
-class Judgement:
+@dataclass(frozen=True, repr=False)
+class Judgement(Result):
     """How a result compares with golden values.
 
     Attributes:
@@ -60,6 +61,15 @@ class Judgement:
     worst: float
     same_bits: bool | None
     platform: str
+
+    def text(self) -> str:
+        """Return a line."""
+        bits = {True: "the stored bits", False: "other bits than stored", None: "no stored bits"}
+        return f"{self.worst:.3g} of what is allowed, {bits[self.same_bits]}, on {self.platform}"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
 
 
 def store_golden(

@@ -25,12 +25,24 @@ _WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 _KEYS: Final = (
-    "autocast", "backend", "capability", "device", "dtype", "functions", "library", "mode", "row",
-    "threads",
+    "autocast", "backend", "capability", "device", "dtype", "functions", "library", "mode",
+    "precision", "row", "threads",
 )  # fmt: skip
 
-#: What torch may be told to use of the CPU, in ATEN_CPU_CAPABILITY.
-_CAPABILITIES: Final = ("default", "avx2", "avx512")
+#: Key -> the functions of torch that get and set what it stands for in the whole process.
+SETTINGS: Final = {
+    "precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    "threads": ("get_num_threads", "set_num_threads"),
+}
+
+#: Key -> the words that it may have, and what they are.
+_CHOICES: Final = {
+    "dtype": (_DTYPES, "no type of numbers"),
+    "autocast": (_DTYPES, "no type of numbers"),
+    # In ATEN_CPU_CAPABILITY.
+    "capability": (("default", "avx2", "avx512"), "nothing that torch knows"),
+    "precision": (("highest", "high", "medium"), "no precision of torch's float32 products"),
+}
 
 #: Words that are followed by a path, which may hold commas and equals signs.
 RECORDED, PYTHON = "rec:", "python:"
@@ -48,6 +60,8 @@ class Side:
         library: name or path of a UDF library, whose functions are swapped in.
         functions: of the library; by default all.
         threads: of torch's operators on the CPU.
+        precision: ``highest``, ``high`` or ``medium``: of float32 products, as
+            ``torch.set_float32_matmul_precision`` takes it.
         row: of the batch, which runs alone; the other side runs the whole batch.
         channels_last: the model and inputs of four dimensions are stored so.
         backend: of torch.compile; None runs the model eagerly.
@@ -68,6 +82,7 @@ class Side:
     library: Any = None
     functions: tuple[str, ...] | None = None
     threads: int | None = None
+    precision: str | None = None
     row: int | None = None
     channels_last: bool = False
     backend: str | None = None
@@ -99,9 +114,10 @@ class Side:
         import torch
 
         with contextlib.ExitStack() as stack:
-            if self.threads is not None:
-                stack.callback(torch.set_num_threads, torch.get_num_threads())
-                torch.set_num_threads(self.threads)
+            for key, (get, put) in SETTINGS.items():
+                if (value := getattr(self, key)) is not None:
+                    stack.callback(getattr(torch, put), getattr(torch, get)())
+                    getattr(torch, put)(value)
             if self.library is not None:
                 from pytest_udftorch.swap.session.session import patched
 
@@ -123,10 +139,10 @@ def side(what: Side | str | Callable[[], Any]) -> Side:
     """Return a side from its text, or from what it runs.
 
     The text is one of the words ``eager``, ``compiled``, ``cpu``, ``cuda`` and ``channels_last``,
-    or ``library=corem``, ``functions=exp+log``, ``threads=1``, ``row=0``, ``dtype=bfloat16``,
-    ``autocast=bfloat16``, ``device=cuda:1``, ``backend=aot_eager``, ``mode=max-autotune``,
-    ``capability=avx2``, ``python:PATH``, or several of them with commas between. ``rec:FOLDER`` is
-    a recorded run and stands alone.
+    or ``library=corem``, ``functions=exp+log``, ``threads=1``, ``precision=high``, ``row=0``,
+    ``dtype=bfloat16``, ``autocast=bfloat16``, ``device=cuda:1``, ``backend=aot_eager``,
+    ``mode=max-autotune``, ``capability=avx2``, ``python:PATH``, or several of them with commas
+    between. ``rec:FOLDER`` is a recorded run and stands alone.
 
     Raises:
         DiffSideError: it means nothing.
@@ -190,12 +206,10 @@ def _field(key: str, value: str) -> Mapping[str, Any]:
         if not value.isdecimal() or (key == "threads" and int(value) < 1):
             raise DiffSideError(f"{key}={value} has to be a number; {key}=1 is one.")
         return {key: int(value)}
-    if key in ("dtype", "autocast") and value not in _DTYPES:
-        raise DiffSideError(f"{key}={value} is no type of numbers. {nearest(value, _DTYPES)}")
-    if key == "capability" and value not in _CAPABILITIES:
-        raise DiffSideError(
-            f"capability={value} is nothing that torch knows. {nearest(value, _CAPABILITIES)}"
-        )
+    if key in _CHOICES:
+        words, what = _CHOICES[key]
+        if value not in words:
+            raise DiffSideError(f"{key}={value} is {what}. {nearest(value, words)}")
     if key == "functions":
         return {key: tuple(value.split("+"))}
     return {key: value}

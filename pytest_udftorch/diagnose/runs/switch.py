@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
@@ -82,13 +83,10 @@ def layered(call: Call) -> Iterator[None]:
     """Hand the operators of this thread, and of backward passes that it starts, to a function."""
     where = Whereabouts()
 
-    class Watch(compat.dispatch_mode()):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            return call(layer_of(where.now()), func, args, kwargs or {})
+    def with_layer(func: Any, args: Any, kwargs: Any) -> Any:
+        return call(layer_of(where.now()), func, args, kwargs)
 
-    with where, Watch():
+    with where, watching(with_layer):
         yield
 
 

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Final
+
+from pytest_udftorch.base.result import Result
 
 #: The probability with which the bits of one run are significant.
 PROBABILITY: Final = 0.99
@@ -31,8 +33,8 @@ CONFIDENCE: Final = 0.95
 WATCHED: Final = 4096
 
 
-@dataclass(frozen=True)
-class Bits:
+@dataclass(frozen=True, repr=False)
+class Bits(Result):
     """How many bits of a tensor are significant, relative to its norm.
 
     Attributes:
@@ -58,6 +60,10 @@ class Bits:
         if self.exact:
             return "exact"
         return f"{self.bits:.1f} ({self.low:.1f} to {self.high:.1f})"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
 
 
 @functools.cache

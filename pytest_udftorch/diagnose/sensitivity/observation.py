@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.diagnose.sensitivity.digits import Samples
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
@@ -79,16 +80,15 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
     """Return a mode that takes a run in, and changes results if it is told to."""
     import torch
 
-    class Watching(compat.dispatch_mode()):  # type: ignore[misc]
+    class Watching(OperatorWatch):
         def __init__(self) -> None:
-            super().__init__()
             self.recording = Recording()
             self.position = 0
             self.ended = 0
             self.handles: list[Any] = []
             self.entered: list[tuple[Place, list[Samples | Any]]] = []
 
-        def __enter__(self) -> Any:
+        def __enter__(self) -> Self:
             from torch.nn.modules import module
 
             before, after = self.before_layer, self.after_layer
@@ -98,10 +98,10 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
             ]
             return super().__enter__()
 
-        def __exit__(self, *exception: object) -> Any:
+        def __exit__(self, *exception: object) -> None:
             for handle in self.handles:
                 handle.remove()
-            return super().__exit__(*exception)
+            super().__exit__(*exception)
 
         def before_layer(self, _: Any, args: Any) -> None:
             with compat.no_modes(), torch.no_grad():
@@ -127,10 +127,7 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
                 was = "the end" if there is None else there.name
                 book.parted = (at, was, name, place)
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
+        def call(self, func: Any, args: Any, kwargs: Any) -> Any:
             if is_view(func) or not says_numbers(func):
                 return func(*args, **kwargs)
             place = where.now()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.sensitivity.digits import Bits
 from pytest_udftorch.swap.observe.layers import Place
 
@@ -16,8 +17,8 @@ _SHOWN: Final = 10
 LOSS: Final = 2.0
 
 
-@dataclass(frozen=True)
-class Digits:
+@dataclass(frozen=True, repr=False)
+class Digits(Result):
     """The significant bits before and after an operator or a layer.
 
     Attributes:
@@ -56,8 +57,8 @@ class Digits:
         return {**asdict(self), "place": where, "lost": self.lost, "surely_lost": self.surely_lost}
 
 
-@dataclass(frozen=True)
-class Sensitivity:
+@dataclass(frozen=True, repr=False)
+class Sensitivity(Result):
     """What perturbed runs of a model have shown.
 
     Attributes:
@@ -124,7 +125,7 @@ class Sensitivity:
             "perturbed": self.perturbed,
             "samples": self.samples,
             "probability": self.probability,
-            "outputs": {name: asdict(bits) for name, bits in self.outputs.items()},
+            "outputs": {name: bits.document() for name, bits in self.outputs.items()},
             "layers": [one.document() for one in self.layers],
             "operators": [one.document() for one in self.operators],
             "losses": [one.document() for one in self.losses],

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.table import text_table
 from pytest_udftorch.diagnose.runs.switch import Site
 
 
@@ -31,8 +32,8 @@ class Need:
     ns: float
 
 
-@dataclass(frozen=True)
-class Tolerance:
+@dataclass(frozen=True, repr=False)
+class Tolerance(Result):
     """The cheapest assignment that keeps a metric.
 
     Attributes:
@@ -72,12 +73,14 @@ class Tolerance:
 
     def text(self) -> str:
         """Return a report for a terminal."""
-        width = max(len(f"{n.function} in {n.layer}") for n in self.needs)
-        lines = [
-            f"{f'{n.function} in {n.layer}':<{width}}  {n.library:<16} "
-            f"{n.evaluations:>12,} evaluations  {n.exact_ns:.2f} -> {n.ns:.2f} ns"
+        rows = [
+            (
+                f"{n.function} in {n.layer}", n.library, f"{n.evaluations:,} evaluations",
+                f"{n.exact_ns:.2f} -> {n.ns:.2f} ns",
+            )
             for n in self.needs
-        ]
+        ]  # fmt: skip
+        lines = [text_table((), rows)]
         lines.append(
             f"metric: {self.reference:.9g} -> {self.value:.9g}, within {self.within:g}; "
             f"{self.runs} runs"
@@ -89,7 +92,7 @@ class Tolerance:
         lines.append(f"the functions' time: {self.saved:.0%} less than under {self.ladder[0]}")
         return "\n".join(lines)
 
-    def document(self) -> Mapping[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
             "format": "udftorch-tolerance-1",

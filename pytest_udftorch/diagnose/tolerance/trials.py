@@ -3,18 +3,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.diagnose.runs.switch import Assignment, Site, assigned
 from pytest_udftorch.errors import ToleranceError, UdfError
 
-_FORMAT: Final = "udftorch-tolerance-journal-1"
+_OTHER: Final = (
+    "{path} belongs to another search. Name another journal, or leave out --resume and remove it."
+)
+_UNWRITTEN: Final = (
+    "The journal {path} cannot be written: {error.strerror}. Name a file in a folder that exists "
+    "and can be written."
+)
+_VALUE: Final = shapes.record(
+    {"assignment": shapes.each(shapes.each(shapes.text())), "value": shapes.of(float)}, closed=True
+)
 
 Metric = Callable[[], Any]
 
@@ -65,6 +74,28 @@ def trial(where: str | Metric, seed: int, rows: Sequence[Sequence[str]]) -> floa
         return measured(metric_of(where), seed)
 
 
+class _Values(Journal):
+    """Values of a metric, by the text of an assignment."""
+
+    kind = "tolerance"
+    words = Words(
+        unusable=_UNWRITTEN,
+        full=_UNWRITTEN,
+        foreign=_OTHER,
+        other=_OTHER,
+        unfinished="There is a journal {path} already. Go on with --resume, or remove it.",
+    )
+    finite = False
+
+    def __init__(self, path: Path, about: Mapping[str, Any], *, resume: bool) -> None:
+        self.known: dict[str, float] = {}
+        super().__init__(path, about, resume=resume)
+
+    def read(self, payload: dict[str, Any]) -> None:
+        _VALUE(payload, "the line")
+        self.known[json.dumps(payload["assignment"])] = payload["value"]
+
+
 class Trials:
     """Values of a metric by assignment.
 
@@ -77,7 +108,7 @@ class Trials:
         about: what has to be the same if a journal is to be used again.
 
     Raises:
-        ToleranceError: the journal is there and nobody resumes it, cannot be written, or belongs
+        JournalError: the journal is there and nobody resumes it, cannot be written, or belongs
             to something else.
     """
 
@@ -91,37 +122,9 @@ class Trials:
         about: Mapping[str, Any],
     ) -> None:
         self._where, self._seed, self._client = where, seed, client
-        self._journal = journal
-        self.values: dict[str, float] = {}
+        self._journal = None if journal is None else _Values(journal, about, resume=resume)
+        self.values = {} if self._journal is None else self._journal.known
         self.runs = 0
-        if journal is not None:
-            self._begin(journal, resume, {"format": _FORMAT, **about})
-
-    def _begin(self, journal: Path, resume: bool, head: dict[str, Any]) -> None:
-        try:
-            if resume and journal.exists():
-                first, *lines = journal.read_text(encoding="utf-8").splitlines() or [""]
-                known = _row(first)
-                if known != json.loads(json.dumps(head)):
-                    raise ToleranceError(
-                        f"{journal} belongs to another search. Name another journal, or leave out "
-                        "--resume and remove it."
-                    )
-                # A line that a crash cut short is run again.
-                rows = filter(None, map(_row, lines))
-                self.values = {json.dumps(r["assignment"]): r["value"] for r in rows}
-                return
-            with journal.open("x", encoding="utf-8") as file:
-                file.write(json.dumps(head) + "\n")
-        except FileExistsError:
-            raise ToleranceError(
-                f"There is a journal {journal} already. Go on with --resume, or remove it."
-            ) from None
-        except OSError as error:
-            raise ToleranceError(
-                f"The journal {journal} cannot be written: {error.strerror}. Name a file in a "
-                "folder that exists and can be written."
-            ) from error
 
     def __call__(self, assignment: Assignment) -> float:
         """Return the metric's value, from the journal or from a run."""
@@ -133,7 +136,8 @@ class Trials:
         todo = [key for key in dict.fromkeys(keys) if key not in self.values]
         for key, value in zip(todo, self._run([json.loads(k) for k in todo]), strict=True):
             self.values[key] = value
-            self._note(key, value)
+            if self._journal is not None:
+                self._journal.add({"assignment": json.loads(key), "value": value})
         return [self.values[key] for key in keys]
 
     def again(self, assignment: Assignment) -> float:
@@ -150,20 +154,6 @@ class Trials:
             trial, [self._where] * len(todo), [self._seed] * len(todo), todo, pure=False
         )
         yield from self._client.gather(futures)
-
-    def _note(self, key: str, value: float) -> None:
-        if self._journal is None:
-            return
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"assignment": json.loads(key), "value": value}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _row(line: str) -> Any:
-    with contextlib.suppress(ValueError):
-        return json.loads(line)
-    return None
 
 
 def near(value: float, reference: float, within: float) -> bool:

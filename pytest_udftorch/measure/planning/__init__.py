@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers to compile: executors, pairs, and plans."""
+"""Which executor runs which layers fastest?"""

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.notebook import Showable, Shown
 from pytest_udftorch.base.plain_data import shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.base.units import time_text
 from pytest_udftorch.errors import UdfError, nearest
@@ -66,8 +66,8 @@ class MemberFailedError(UdfError):
     """The member that was asked for could not be made, or does not exist."""
 
 
-@dataclass
-class Member:
+@dataclass(repr=False)
+class Member(Result):
     """One executor's part in a pair.
 
     Attributes:
@@ -91,19 +91,22 @@ class Member:
     accuracy: Accuracy | None = None
     agrees: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def _shown(self) -> Shown:
+        if self.accuracy is None:
+            return Shown(f"{self.name} failed in its {self.stage}: {self.error}")
+        agrees = "agrees" if self.agrees else "too far"
+        return Shown(f"{self.name} {agrees}: {self.accuracy.title}")
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         if self.error is not None:
             return {"name": self.name, "error": self.error, "stage": self.stage}
         assert self.accuracy is not None
-        distance = self.accuracy.distance
         return {
             "name": self.name,
             "first_call_ns": self.first_call_ns,
             "graph_breaks": self.graph_breaks,
-            "distance_to_float64": distance if math.isfinite(distance) else str(distance),
-            "worst_ulp": self.accuracy.worst_ulp,
-            "problem": self.accuracy.problem,
+            **self.accuracy.document(),
             "agrees": self.agrees,
         }
 
@@ -178,7 +181,7 @@ def _reason(error: BaseException) -> str:
 
 
 @dataclass(repr=False)
-class ModelPair(Showable, Interruptible):
+class ModelPair(Result, Interruptible):
     """The members of one model: eager first, then in the order they were asked for.
 
     Attributes:
@@ -333,19 +336,20 @@ class ModelPair(Showable, Interruptible):
                 rows.append((name, f"failed in its {member.stage}", "", "", member.error or ""))
                 continue
             found = member.accuracy
-            near = f"{found.distance:.3g}, {found.worst_ulp:,} ULP"
             first = time_text(member.first_call_ns)
-            took = self.timing[name].text if self.timing and name in self.timing.timings else ""
-            rows.append((name, "agrees" if member.agrees else "too far", near, first, took))
+            took = (
+                self.timing[name].median_text if self.timing and name in self.timing.timings else ""
+            )
+            rows.append((name, "agrees" if member.agrees else "too far", found.title, first, took))
         header = ("member", "result", "distance to float64, worst", "first call", "median")
         notes = ["Ctrl-C came before all members were made."] if self.interrupted else []
         notes += [] if self.timing else ["measure() times the members."]
         count = f"{len(self.working)} of {len(self.members)} forms run"
         return Shown(f"{count}, on {self.device}", header, rows, notes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object: environment, members, and the measurement if there is one."""
-        members = {name: member.to_json() for name, member in self.members.items()}
+    def document(self) -> dict[str, Any]:
+        """Return plain data: environment, members, and the measurement if there is one."""
+        members = {name: member.document() for name, member in self.members.items()}
         result: dict[str, Any] = {
             **self.environment,
             "tolerance": self.tolerance,
@@ -353,7 +357,7 @@ class ModelPair(Showable, Interruptible):
             "members": members,
         }
         if self.timing is not None:
-            result["measurement"] = self.timing.to_json()
+            result["measurement"] = self.timing.document()
             for name in self.working:
                 members[name]["break_even_calls"] = self.break_even_calls(name)
         return result
@@ -540,7 +544,7 @@ def model_pair(
         device: if given, a copy of the model and the inputs are moved there first.
         tolerance: a member agrees if, in its first two calls, the distance of each output to the
             float64 reference is at most this many times the eager result's, or this many times
-            what rounding explains (see ``planning.error_model``), or 4 units of its dtype's
+            what rounding explains (see ``judge.error_model``), or 4 units of its dtype's
             precision. Integers and flags have to equal the eager result's.
         progress: called with members made, members in all, and a text.
 

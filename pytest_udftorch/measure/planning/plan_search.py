@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.measure.planning import executors as registry
@@ -44,7 +44,7 @@ def _time_of(item: tuple[str, Any]) -> float:
 
 
 @dataclass(repr=False)
-class Plan(Showable):
+class Plan(Result):
     """A plan that can be applied, kept, and read again.
 
     Attributes:
@@ -85,6 +85,10 @@ class Plan(Showable):
             if isinstance(ns, int | float)
         ]
         return Shown(title, ("units", "layers", "executor"), rows, notes)
+
+    def document(self) -> dict[str, Any]:
+        """Return what :meth:`save` writes."""
+        return self.stored.content()
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""

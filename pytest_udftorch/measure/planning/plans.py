@@ -254,15 +254,18 @@ class StoredPlan:
                     "carry over: make a new plan with oracle(...)."
                 )
 
+    def content(self) -> dict[str, Any]:
+        """Return what the file holds."""
+        return shapes.sealed({"udftorch_plan": FORMAT, **asdict(self)})
+
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole, or stays as it was.
 
         Raises:
             PlanFileError: the file cannot be written.
         """
-        content = shapes.sealed({"udftorch_plan": FORMAT, **asdict(self)})
         try:
-            whole_file.write(path, json.dumps(content, indent=1) + "\n")
+            whole_file.write(path, json.dumps(self.content(), indent=1) + "\n")
         except OSError as error:
             raise PlanFileError(
                 f"{path} cannot be written ({error.strerror}). The plan is not lost: give "

@@ -25,6 +25,8 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.measure.timing.timers import SyncTimer, require_device
 
 pytree: Any = compat.pytree()
@@ -48,8 +50,8 @@ class Work:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Ceilings:
+@dataclass(frozen=True, repr=False)
+class Ceilings(Result):
     """The highest rates measured on a device.
 
     Attributes:
@@ -65,24 +67,30 @@ class Ceilings:
     bytes_per_s: float
     cache_bytes: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def _shown(self) -> Shown:
+        rates = {
+            "FLOP/s of convolutions": self.convolution_flops_per_s,
+            "FLOP/s of products": self.product_flops_per_s,
+            "bytes/s": self.bytes_per_s,
+        }
+        cache = f"{self.cache_bytes:.3g} bytes of cache"
+        return Shown(", ".join([*(f"{rate:.3g} {unit}" for unit, rate in rates.items()), cache]))
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         found = asdict(self)
         return {k: round(v) if math.isfinite(v) else None for k, v in found.items()}
 
 
-class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
+class _Counter(OperatorWatch):
     """Counts multiplications, and notes which storages are read as a whole."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.convolutions = self.products = 0
         self.read: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Compute an operator, and count it."""
         result = func(*args, **kwargs)
         packet = compat.packet(func)
         if packet in flop_registry:

@@ -298,9 +298,9 @@ class Search:
                 for name in self.names
                 if name + suffix in timed.timings
             },
-            members={name: member.to_json() for name, member in pair.members.items()},
+            members={name: member.document() for name, member in pair.members.items()},
             best_uniform=best,
-            uniform_measurement=timed.to_json(),
+            uniform_measurement=timed.document(),
         )
         return _Uniform(pair, timed, ns, best)
 
@@ -335,7 +335,7 @@ class Search:
         least = roofline.bound_ns(needed, ceilings)
         self.record.keep(
             work=asdict(needed),
-            ceilings=ceilings.to_json(),
+            ceilings=ceilings.document(),
             roofline_ns=round(least, 1),
             uniform_regret_over_roofline=_regrets(uniform.timed.timings, least),
         )
@@ -529,7 +529,7 @@ class Search:
             plans={name: [list(c) for c in segments] for name, segments in chosen.items()},
             plan_problems=judged.problems,
             plan_distances=judged.distances,
-            plan_measurement=first.to_json(),
+            plan_measurement=first.document(),
             regret=_regrets(first.timings, float(report["unit_bound_ns"])),
             regret_over_roofline=_regrets(first.timings, float(report["roofline_ns"])),
         )
@@ -543,7 +543,7 @@ class Search:
             seconds=self._seconds(),
             chosen=ours,
             best_uniform=best,
-            fresh_measurement=fresh.to_json(),
+            fresh_measurement=fresh.document(),
             fresh_speedup=[round(gain.value, 4), round(gain.low, 4), round(gain.high, 4)],
             fresh_verdict=verdict,
         )
@@ -569,7 +569,7 @@ class Search:
             pair.judge(member, results)
             accuracy = member.accuracy
             assert accuracy is not None
-            found.distances[name] = member.to_json()["distance_to_float64"]
+            found.distances[name] = member.document()["distance_to_float64"]
             if self._accepted(member):
                 found.calls[name] = call
             else:

@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search has found so far, and its file: the journal that a later search goes on from."""
+"""What a search has found so far, and its journal, which a later search goes on from."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import UdfError
-
-#: What every journal holds.
-_ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
-
+from pytest_udftorch.base.journal import Journal, Words
+from pytest_udftorch.errors import JournalError
 
 _TIMES: Final = shapes.mapping(shapes.text(), shapes.each(shapes.number()))
 #: Only what was measured is taken over; conclusions are drawn anew.
@@ -24,14 +19,39 @@ _KEPT: Final = {
     "unit_ns": _TIMES,
     "unit_profiled_ns": _TIMES,
 }
+_DAMAGED: Final = (
+    "{path} is damaged: its times, or its SHA-256, do not fit what it holds. Delete it, and the "
+    "search starts anew."
+)
+_UNWRITTEN: Final = (
+    "{path} cannot be written ({error.strerror}). Name a file in a folder that may be written to "
+    "and has room."
+)
+_FOREIGN: Final = (
+    "{path} is not the journal of a search, and is left alone. Name another file, or delete it."
+)
 
 
-class JournalError(UdfError):
-    """The journal of a search cannot be written, or the file is something else."""
+class _SearchJournal(Journal):
+    """Entries of the report of a search, the last of each name being valid."""
+
+    kind = "search"
+    words = Words(unusable=_UNWRITTEN, full=_UNWRITTEN, foreign=_FOREIGN, damaged=_DAMAGED)
+    finite = False
+    restarts = True
+
+    def __init__(self, path: Path, key: dict[str, Any]) -> None:
+        self.entries: dict[str, Any] = {}
+        if path.is_file() and not path.stat().st_size:
+            raise JournalError(_FOREIGN.format(path=path))
+        super().__init__(path, key)
+
+    def read(self, payload: dict[str, Any]) -> None:
+        self.entries.update(payload)
 
 
 class SearchRecord:
-    """The report of a search; written to the journal after each step.
+    """The report of a search; each step of it is written to the journal.
 
     Args:
         journal: its file, or None.
@@ -44,9 +64,16 @@ class SearchRecord:
     """
 
     def __init__(self, journal: Path | None, key: dict[str, Any]) -> None:
-        self._journal = journal
-        self.report: dict[str, Any] = _resumed(journal, key) if journal is not None else {}
-        self.keep(**key)
+        self._journal: _SearchJournal | None = None
+        self.report: dict[str, Any] = {}
+        if journal is not None:
+            if not journal.parent.is_dir():
+                raise JournalError(
+                    f"{journal.parent}, the folder of the journal, does not exist. Make it."
+                )
+            self._journal = _SearchJournal(journal, key)
+            self.report = _kept(self._journal)
+        self.report.update(key)
 
     def keep(self, **entries: Any) -> None:
         """Add entries to the report.
@@ -55,48 +82,21 @@ class SearchRecord:
             JournalError: the journal cannot be written.
         """
         self.report.update(entries)
-        if self._journal is None:
-            return
-        # The file is written whole or not at all: a search may be stopped at any time.
-        try:
-            whole_file.write(self._journal, json.dumps(shapes.sealed(self.report), indent=1) + "\n")
-        except OSError as error:
-            raise JournalError(
-                f"{self._journal} cannot be written ({error.strerror}). Name a file in a "
-                "folder that may be written to and has room."
-            ) from error
+        if self._journal is not None:
+            self._journal.add(entries)
 
 
-def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
-    """Return what a journal holds of the same search."""
-    if not journal.parent.is_dir():
-        raise JournalError(f"{journal.parent}, the folder of the journal, does not exist. Make it.")
+def _kept(journal: _SearchJournal) -> dict[str, Any]:
+    """Return what a journal holds of measurements."""
+    kept = {k: v for k, v in journal.entries.items() if k in _KEPT}
     try:
-        found = shapes.parse_json(shapes.read_file(journal), finite=False)
-    except FileNotFoundError:
-        return {}
-    except (OSError, shapes.Malformed):
-        found = None
-    if not isinstance(found, dict) or not set(found) >= _ALWAYS:
-        raise JournalError(
-            f"{journal} is not the journal of a search, and is left alone. Name another file, or "
-            "delete it."
-        )
-    if any(found.get(k) != v for k, v in key.items()):
-        return {}
-    kept = {k: found[k] for k in _KEPT if k in found}
-    try:
-        shapes.check_seal(found)
         shapes.record({}, _KEPT, closed=True)(kept, "the journal")
     except shapes.Malformed:
         fits = False
     else:
         fits = _fits(kept)
     if not fits:
-        raise JournalError(
-            f"{journal} is damaged: its times, or its SHA-256, do not fit what it holds. "
-            "Delete it, and the search starts anew."
-        )
+        raise JournalError(_DAMAGED.format(path=journal.path))
     return kept
 
 

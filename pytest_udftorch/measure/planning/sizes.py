@@ -35,12 +35,14 @@ from torch import nn
 
 from pytest_udftorch.base import compat, whole_file
 from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.trees import convert, tensors_in
+from pytest_udftorch.base.units import time_text
+from pytest_udftorch.errors import JournalError
 from pytest_udftorch.measure.planning.executor import Executor, Run
 from pytest_udftorch.measure.planning.executors import make, resolve
 from pytest_udftorch.measure.planning.identity import device_name, fingerprint, home
 from pytest_udftorch.measure.planning.pairs import judge_call, recompile_limits
-from pytest_udftorch.measure.planning.search_record import JournalError
 
 EAGER: Final = "eager"
 ALL: Final = "all"
@@ -341,7 +343,7 @@ class _Settled:
     until: int
 
 
-class BySize:
+class BySize(Result):
     """A model that is compiled for the sizes where that pays; see :func:`by_size`.
 
     Attributes:
@@ -577,7 +579,17 @@ class BySize:
                     "that may be written to and has room."
                 ) from error
 
-    def report(self) -> dict[str, Any]:
+    def _shown(self) -> Shown:
+        rows = []
+        for size, seen in self.knowledge.sizes.items():
+            times = [(form, seen.time(form)) for form in FORMS]
+            shapes_text = " ".join("x".join(map(str, shape)) or "()" for shape in size)
+            shown = ", ".join(f"{form} {time_text(ns)}" for form, ns in times if ns is not None)
+            rows.append((shapes_text, f"{seen.calls:,}", shown))
+        title = f"{self._calls:,} calls, {len(self.compilations)} compilations"
+        return Shown(title, ("size", "calls", "median times"), rows)
+
+    def document(self) -> dict[str, Any]:
         """Return sizes with calls and median times by form, and all compilations."""
         return {
             "sizes": [

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that rewrite graphs of ATen operators, and the test that two programs are equal."""
+"""Which graph computes the same faster? Do two programs compute the same?"""

@@ -15,12 +15,13 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.errors import EquivalenceError, UdfError
 from pytest_udftorch.measure.rewrite.finite_field import Field, prime_for, summands
 from pytest_udftorch.measure.rewrite.index_maps import (
@@ -65,8 +66,8 @@ class Box:
         return f"output {self.output}[{inside}]: {self.positions:,} of {self.size:,} positions"
 
 
-@dataclass(frozen=True)
-class Equivalence:
+@dataclass(frozen=True, repr=False)
+class Equivalence(Result):
     """Where two programs agree.
 
     Attributes:
@@ -97,7 +98,12 @@ class Equivalence:
         """The highest probability that different programs pass as equal."""
         return float((self.degree / self.prime) ** self.draws)
 
-    def __str__(self) -> str:
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**asdict(self), "equal": self.equal, "bound": self.bound}
+
+    def text(self) -> str:
+        """Return where they agree as a line."""
         how = (
             f"{self.boxes:,} boxes, {self.needed:,} positions needed, {self.compared:,} compared, "
             f"{self.draws} draws modulo {self.prime}"

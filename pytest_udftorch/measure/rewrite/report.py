@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.templates import Firing
 
@@ -150,8 +150,8 @@ def _counted(fired: Sequence[Firing]) -> dict[str, int]:
     return dict(Counter(firing.rule for firing in fired))
 
 
-@dataclass
-class GraphReport(Showable):
+@dataclass(repr=False)
+class GraphReport(Result):
     """What a backend made of one graph.
 
     Attributes:
@@ -233,8 +233,8 @@ class GraphReport(Showable):
             "</body></html>\n"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         return {
             "backend": self.backend,
             "before": asdict(self.before) if self.before else None,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronised timing: timers, layers, and what the machine is."""
+"""How long does a call, or a layer, take, and how sure is that?"""

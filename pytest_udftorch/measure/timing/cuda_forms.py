@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time the two forms of functions on the current GPU; see ``cuda_form``.
 
-This module needs triton and a GPU; only the command ``udftorch cuda-form`` imports it.
+This module needs triton and a GPU; only the command ``udftorch setup cuda-form`` imports it.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     """
     if not torch.cuda.is_available():
         raise CudaFormError(
-            "udftorch cuda-form times both forms on a GPU, but torch sees none. Run it on the "
-            "machine that needs the choice; elsewhere the compute capability decides."
+            "udftorch setup cuda-form times both forms on a GPU, but torch sees none. Run it on "
+            "the machine that needs the choice; elsewhere the compute capability decides."
         )
     found = find_library(library)
     pairs = None if found.float_float is None else find_library(found.float_float)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base.interrupts import undisturbed
+from pytest_udftorch.base.result import Result, Shown
 
 #: Bits of the clock event reasons; nvml.h, nvmlClocksEventReasons.
 REASONS: Final = {
@@ -29,8 +30,8 @@ REASONS: Final = {
 THROTTLING: Final = frozenset(REASONS[bit] for bit in (0x004, 0x008, 0x020, 0x040, 0x080))
 
 
-@dataclass(frozen=True)
-class GpuState:
+@dataclass(frozen=True, repr=False)
+class GpuState(Result):
     """One reading. Fields that the driver does not tell are None; ``error`` may say why."""
 
     sm_mhz: float | None = None
@@ -45,8 +46,17 @@ class GpuState:
         """Whether the card said that it ran slower than it could."""
         return not THROTTLING.isdisjoint(self.reasons)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def _shown(self) -> Shown:
+        said = {
+            "MHz": self.sm_mhz, "MHz of memory": self.memory_mhz, "°C": self.temperature_c,
+            "W": self.power_w,
+        }  # fmt: skip
+        parts = [f"{value:g} {unit}" for unit, value in said.items() if value is not None]
+        notes = [self.error] if self.error else []
+        return Shown(", ".join([*parts, *self.reasons]) or "unknown", notes=notes)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         return {**asdict(self), "reasons": list(self.reasons), "throttled": self.throttled}
 
 

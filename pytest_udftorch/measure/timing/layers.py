@@ -27,7 +27,7 @@ from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.measure.timing.statistics import Interval, bootstrap, median, ratio
@@ -80,8 +80,8 @@ class Layer:
     opaque: str | None = None
 
 
-@dataclass(frozen=True)
-class LayerRow:
+@dataclass(frozen=True, repr=False)
+class LayerRow(Result):
     """A layer with its time, one number per run."""
 
     layer: Layer
@@ -97,8 +97,11 @@ class LayerRow:
         """95 % bootstrap interval of the median."""
         return bootstrap(self.runs_ns)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def _shown(self) -> Shown:
+        return Shown(f"{self.layer.name} {self.layer.kind}: {time_text(self.median_ns)}")
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         interval = self.interval_ns
         return {
             "name": self.layer.name,
@@ -110,7 +113,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, repr=False)
-class LayerReport(Showable, Interruptible):
+class LayerReport(Result, Interruptible):
     """Times of the layers beside the time of the whole.
 
     Attributes:
@@ -157,16 +160,16 @@ class LayerReport(Showable, Interruptible):
         title += time_text(self.end_to_end.median_ns)
         return Shown(title, ("layer", "kind", "median"), rows, self.notes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         return {
             "method": self.method,
             "arr_sum_ns": round(self.arr_sum_ns, 1),
-            "end_to_end": self.end_to_end.to_json(),
+            "end_to_end": self.end_to_end.document(),
             "share": round(self.share, 5),
             "interrupted": self.interrupted,
             "notes": list(self.notes),
-            "layers": [row.to_json() for row in self.rows],
+            "layers": [row.document() for row in self.rows],
         }
 
 

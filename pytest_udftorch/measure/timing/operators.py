@@ -17,11 +17,13 @@ from typing import Any, Final
 
 import torch
 
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.measure.timing.timers import sync_timer
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.session.session import patched
+from pytest_udftorch.watch.compare.bench_file import FORMAT
 
 STOCK: Final = "stock"
 COREM: Final = "corem"
@@ -48,7 +50,7 @@ class Quartiles:
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(low, median, high)
 
-    def as_json(self) -> dict[str, float]:
+    def rounded(self) -> dict[str, float]:
         """Return plain data, with five digits."""
         return {name: float(f"{value:.5g}") for name, value in vars(self).items()}
 
@@ -68,6 +70,72 @@ class OperatorTiming:
     contender: str
     ns_per_element: Quartiles
     ratio_to_stock: Quartiles
+
+
+@dataclass(frozen=True, repr=False)
+class OperatorTimings(Result):
+    """Operators under every contender.
+
+    Attributes:
+        library: the name of the library in question.
+        timings: those of one operator together, the stock function first.
+        machine: CPU, capability and version of torch.
+        elements: of an operator's input.
+        runs: turns of each contender.
+        threads: of torch's operators.
+    """
+
+    library: str
+    timings: tuple[OperatorTiming, ...]
+    machine: Mapping[str, str]
+    elements: int
+    runs: int
+    threads: int
+
+    def _shown(self) -> Shown:
+        header = (
+            "operator",
+            "library",
+            "ns per element",
+            "half of the runs",
+            "ratio to stock",
+            "half",
+        )
+        rows = []
+        for t in self.timings:
+            ns, ratio, stock = t.ns_per_element, t.ratio_to_stock, t.contender == STOCK
+            rows.append(
+                (
+                    t.operator if stock else "", t.contender, f"{ns.median:.3f}",
+                    f"{ns.low:.3f} to {ns.high:.3f}", "1" if stock else f"{ratio.median:.2f}",
+                    "" if stock else f"{ratio.low:.2f} to {ratio.high:.2f}",
+                )
+            )  # fmt: skip
+        facts = {**self.machine, "threads": str(self.threads), "elements": f"{self.elements:,}"}
+        return Shown(
+            "; ".join(f"{name} {value}" for name, value in facts.items()), header, rows, ruled=False
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the file of ``udftorch bench``."""
+        return {
+            "format": FORMAT,
+            "library": self.library,
+            "dtype": "float32",
+            "elements": self.elements,
+            "runs": self.runs,
+            "threads": self.threads,
+            "machine": dict(self.machine),
+            "rows": [
+                {
+                    "operator": t.operator,
+                    "contender": t.contender,
+                    "ns_per_element": t.ns_per_element.rounded(),
+                    "ratio_to_stock": t.ratio_to_stock.rounded(),
+                }
+                for t in self.timings
+            ],
+        }
 
 
 def _contenders(library: UdfLibrary, function: str) -> dict[str, UdfLibrary | None]:
@@ -170,24 +238,3 @@ def time_operator(
 def _session(library: UdfLibrary | None, function: str) -> Any:
     # Its canary refuses a library that the operator does not go through.
     return nullcontext() if library is None else patched(library, functions=(function,))
-
-
-def text(timings: Sequence[OperatorTiming], facts: Mapping[str, str]) -> str:
-    """Return the table for a terminal."""
-    rows = [("operator", "library", "ns per element", "half of the runs", "ratio to stock", "half")]
-    for t in timings:
-        ns, ratio = t.ns_per_element, t.ratio_to_stock
-        stock = t.contender == STOCK
-        rows.append(
-            (
-                t.operator if stock else "", t.contender, f"{ns.median:.3f}",
-                f"{ns.low:.3f} to {ns.high:.3f}", "1" if stock else f"{ratio.median:.2f}",
-                "" if stock else f"{ratio.low:.2f} to {ratio.high:.2f}",
-            )
-        )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["; ".join(f"{name} {value}" for name, value in facts.items())]
-    for operator, name, *figures in rows:
-        cells = [c.rjust(w) for c, w in zip(figures, widths[2:], strict=True)]
-        lines.append("  ".join([operator.ljust(widths[0]), name.ljust(widths[1]), *cells]).rstrip())
-    return "\n".join(lines)

@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 
 import torch
 
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.measure.timing.gpu_state import GpuState, read_gpu_state
@@ -104,7 +104,7 @@ def cuda_event(*, external: bool = False) -> torch.cuda.Event:
 
 
 @dataclass(frozen=True, repr=False)
-class Timing(Showable):
+class Timing(Result):
     """What one contender took: medians of rounds, one number per run.
 
     Attributes:
@@ -174,17 +174,17 @@ class Timing(Showable):
         return found
 
     def _shown(self) -> Shown:
-        return Shown(f"{self.name} on {self.device}: {self.text}", notes=self.caveats)
+        return Shown(f"{self.name} on {self.device}: {self.median_text}", notes=self.caveats)
 
     @property
-    def text(self) -> str:
+    def median_text(self) -> str:
         """The median with its interval, for people."""
         found = self.interval_ns
         low, high = (time_text(edge) for edge in (found.low, found.high))
         return f"{time_text(self.median_ns)} ({low} to {high}), {len(self.runs_ns)} runs"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object with the medians, the interval, the runs and the caveats."""
+    def document(self) -> dict[str, Any]:
+        """Return plain data with the medians, the interval, the runs and the caveats."""
         interval = self.interval_ns
         result: dict[str, Any] = {
             "name": self.name,
@@ -219,7 +219,7 @@ class Interruptible:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Showable, Interruptible):
+class Comparison(Result, Interruptible):
     """Timings of one interleaved measurement, in the order the contenders were given."""
 
     timings: dict[str, Timing]
@@ -266,20 +266,20 @@ class Comparison(Showable, Interruptible):
                 found = self.speedup(name, base)
                 times = f"{found.value:.3g} ({found.low:.3g} to {found.high:.3g})"
                 verdict = self.verdict(name, base)
-            rows.append((name, timing.text, times, verdict, "; ".join(timing.caveats)))
+            rows.append((name, timing.median_text, times, verdict, "; ".join(timing.caveats)))
         notes = ["The GPU was slowed down during the measurement."] if self.throttled else []
         notes += ["Ctrl-C cut the measurement short."] if self.interrupted else []
         header = ("contender", "median (95 % interval)", f"times as fast as {base}", "verdict", "")
         return Shown(f"{len(rows)} contenders, fastest: {self.fastest}", header, rows, notes)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         return {
             "options": self.options,
             "interrupted": self.interrupted,
             "throttled": self.throttled,
-            "gpu": [state.to_json() for state in self.gpu],
-            "timings": {name: timing.to_json() for name, timing in self.timings.items()},
+            "gpu": [state.document() for state in self.gpu],
+            "timings": {name: timing.document() for name, timing in self.timings.items()},
         }
 
 
@@ -423,10 +423,10 @@ class TimerOptions:
                 raise TimerOptionError(f"sync_timer has no option {name!r}. {nearest(name, known)}")
         return cls(**options)
 
-    def to_json(self) -> dict[str, Any]:
+    def kept(self) -> dict[str, Any]:
         """Return what a stored measurement keeps of the options."""
-        kept = ("runs", "rounds", "warmup", "flush_l2", "synchronise")
-        return {name: getattr(self, name) for name in kept}
+        names = ("runs", "rounds", "warmup", "flush_l2", "synchronise")
+        return {name: getattr(self, name) for name in names}
 
 
 class SyncTimer:
@@ -548,7 +548,7 @@ class SyncTimer:
             )
             for name in contenders
         }
-        return Comparison(timings, tuple(states), interrupted, self.options.to_json())
+        return Comparison(timings, tuple(states), interrupted, self.options.kept())
 
     def _take_turns(
         self,

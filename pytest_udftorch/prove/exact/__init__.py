@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats, correct rounding, the assertions, and the inputs of tests."""
+"""What is the correctly rounded result? Which inputs are worth testing?"""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.trees import pytree
 from pytest_udftorch.prove.exact.rounding import ulp_distance
 
@@ -18,8 +19,8 @@ from pytest_udftorch.prove.exact.rounding import ulp_distance
 TOLERANCE: Final = 2.0
 
 
-@dataclass(frozen=True)
-class Accuracy:
+@dataclass(frozen=True, repr=False)
+class Accuracy(Result):
     """How far a result lies from the float64 reference.
 
     Attributes:
@@ -36,6 +37,23 @@ class Accuracy:
     problem: str | None = None
     distances: tuple[float, ...] = ()
     precisions: tuple[float, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The distance and the largest ULP distance, for people."""
+        return f"{self.distance:.3g}, {self.worst_ulp:,} ULP"
+
+    def _shown(self) -> Shown:
+        return Shown(self.title, notes=[self.problem] if self.problem else [])
+
+    def document(self) -> dict[str, Any]:
+        """Return the distances as plain data; infinities are text."""
+        far = self.distance
+        return {
+            "distance_to_float64": far if math.isfinite(far) else str(far),
+            "worst_ulp": self.worst_ulp,
+            "problem": self.problem,
+        }
 
     def within(self, tolerance: float, eager: Accuracy) -> bool:
         """Whether no output is farther from the reference than ``tolerance`` times eager's.

@@ -34,6 +34,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.swap.operators.overload import is_exact
 from pytest_udftorch.swap.operators.rows import find
@@ -116,38 +117,34 @@ def perturbing(
     def factors(name: str, device: torch.device) -> float:
         return factor_unit(name, device) if unit == FLOAT32_UNIT else 0.0
 
-    class Perturbing(compat.dispatch_mode()):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            result = func(*args, **kwargs)
-            name = compat.packet(func).__name__
-            returned = _returns(func.name())
-            # A view has the errors of what it views, also one that is written into.
-            if is_exact(func, args, kwargs) or any(
-                r.alias_info is not None and not r.alias_info.is_write for r in returned
-            ):
-                return result
+    def perturbed(func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        name = compat.packet(func).__name__
+        returned = _returns(func.name())
+        # A view has the errors of what it views, also one that is written into.
+        if is_exact(func, args, kwargs) or any(
+            r.alias_info is not None and not r.alias_info.is_write for r in returned
+        ):
+            return result
 
-            def disturbed(value: Any, made: bool, at: int = 0) -> Any:
-                wide = isinstance(value, torch.Tensor) and value.is_floating_point()
-                if not wide or not value.numel() or value.device not in generators:
-                    return value
-                error = spread(name, func, args, kwargs, value, at) * noise(value)
-                error = error.where(error.isfinite(), 0)
-                return value + error if made else value.add_(error)
+        def disturbed(value: Any, made: bool, at: int = 0) -> Any:
+            wide = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if not wide or not value.numel() or value.device not in generators:
+                return value
+            error = spread(name, func, args, kwargs, value, at) * noise(value)
+            error = error.where(error.isfinite(), 0)
+            return value + error if made else value.add_(error)
 
-            if isinstance(result, tuple):
-                return tuple(
-                    disturbed(value, one.alias_info is None, at)
-                    for at, (value, one) in enumerate(zip(result, returned, strict=True))
-                )
-            if isinstance(result, list):
-                return [disturbed(value, returned[0].alias_info is None) for value in result]
-            return disturbed(result, not returned or returned[0].alias_info is None)
+        if isinstance(result, tuple):
+            return tuple(
+                disturbed(value, one.alias_info is None, at)
+                for at, (value, one) in enumerate(zip(result, returned, strict=True))
+            )
+        if isinstance(result, list):
+            return [disturbed(value, returned[0].alias_info is None) for value in result]
+        return disturbed(result, not returned or returned[0].alias_info is None)
 
-    return Perturbing()
+    return watching(perturbed)
 
 
 def factor_unit(name: str, device: torch.device) -> float:

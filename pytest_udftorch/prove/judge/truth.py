@@ -2,7 +2,7 @@
 """The true result of one call, and how far rounding alone may bring a result from it.
 
 The truth is the operator repeated in float64 on the recorded inputs; MPFR decides for operators
-that are one function. The bound follows the stated error model of ``planning.error_model``, call
+that are one function. The bound follows the stated error model of ``judge.error_model``, call
 by call, for ``u`` half the machine epsilon of the operator's numbers:
 
 * operators that move or select numbers have none;
@@ -11,7 +11,7 @@ by call, for ``u`` half the machine epsilon of the operator's numbers:
   probability 1 - 2 exp(-18) if rounding errors are independent (Higham and Mary, SIAM J. Sci.
   Comput. 41(5), 2019, theorem 3.1), and the error of factors that ``fp32_precision`` lets be
   rounded;
-* batch norms: the errors of the sums, the root and the folded form (``diff.batch_norm``);
+* batch norms: the errors of the sums, the root and the folded form (``judge.batch_norm``);
 * operators with a decomposition in torch: ``SPREAD`` times the spread of results when every
   operator of the decomposition gets the errors of the error model (Monte Carlo arithmetic);
 * any other: 4 ULP, and what an error of 2 ``u`` in each input makes of it.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correct rounding proved on all inputs: runs, certificates and references."""
+"""Is a function right on all inputs?"""

@@ -23,15 +23,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.prove.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
+#: How a certificate says what it is.
+FORMAT: Final = "udftorch-certificate/1"
+DIGEST_METHOD: Final = (
+    "SHA-256 over the concatenated raw SHA-256 digests of the chunks, in order; a chunk is "
+    "2**chunk_bits outputs in order of the inputs, little-endian encodings, NaNs canonical"
+)
 #: Keys of a certificate's subject.
 SUBJECT: Final = ("function", "dtype", "library", "version", "claim", "max_ulp", "source_sha256")
 #: Modes of a run and the words for them; see ``Schedule``.
@@ -319,7 +325,7 @@ class Run:
 
 
 @dataclass(frozen=True, repr=False)
-class Certificate(Showable):
+class Certificate(Result):
     """The runs of one function of one library.
 
     Attributes:
@@ -402,6 +408,19 @@ class Certificate(Showable):
             found = [f"Nothing contradicts the claim of {self.subject['max_ulp']:g} ULP."]
         return Shown(self.name, header, rows, found)
 
+    def document(self) -> dict[str, Any]:
+        """Return the certificate as plain data, with its digest."""
+        bits = 32 if self.subject["dtype"] == "float32" else 16
+        data: dict[str, Any] = {
+            "format": FORMAT,
+            "digest_method": DIGEST_METHOD,
+            **self.subject,
+            "domain": dict(self.domain),
+            "runs": [_run_json(r, self.runs, bits) for r in self.runs],
+        }
+        data["sha256"] = hashlib.sha256(shapes.canonical_json(data)).hexdigest()
+        return data
+
     def summaries(self) -> list[str]:
         """Return one line of text about each run."""
         lines = []
@@ -418,3 +437,40 @@ class Certificate(Showable):
                 f"{run.seconds:.0f} s"
             )
         return lines
+
+
+def _run_json(run: Run, runs: Sequence[Run], bits: int) -> dict[str, Any]:
+    digests = {i: c[0] for i, c in run.chunks.items()}
+    normals = {i: c[1] for i, c in run.chunks.items()}
+    tally = run.tally.as_json(bits)
+    histogram = tally.pop("histogram")
+    tally["incomparable"] = histogram.pop(str(BINS - 1), 0)
+    tally["histogram_ulp"] = [
+        [*cast(tuple[float, float], bin_edges(int(b))), n] for b, n in histogram.items()
+    ]
+    hard = run.tally.hard
+    return {
+        **run.identity,
+        "complete": run.complete,
+        "total_chunks": run.total_chunks,
+        "digest": run.digest(),
+        "normal_digest": run.normal_digest(),
+        "chunk_digests": _shared(digests, 0, run, runs),
+        "normal_chunk_digests": _shared(normals, 1, run, runs),
+        **tally,
+        "hard_share": hard / run.tally.inputs if hard is not None and run.tally.inputs else None,
+        "largest_error": run.largest,
+        "date": run.date,
+        "seconds": run.seconds,
+        "machine": run.machine,
+    }
+
+
+def _shared(digests: Mapping[int, str], which: int, run: Run, runs: Sequence[Run]) -> Any:
+    """Return the digests, or the number of an earlier run that has the same ones."""
+    for number, earlier in enumerate(runs):
+        if earlier is run:
+            break
+        if {i: c[which] for i, c in earlier.chunks.items()} == digests:
+            return {"same_as_run": number}
+    return {str(i): digests[i] for i in sorted(digests)}

@@ -8,12 +8,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
 from pytest_udftorch.prove.verify.certificate import (
     EXAMPLE,
+    FORMAT,
     IDENTITY,
     MAY_HAVE,
     MODES,
@@ -29,68 +30,6 @@ from pytest_udftorch.prove.verify.certificate import (
 )
 from pytest_udftorch.prove.verify.reference.checker import BINS, FINE_BINS
 
-FORMAT: Final = "udftorch-certificate/1"
-DIGEST_METHOD: Final = (
-    "SHA-256 over the concatenated raw SHA-256 digests of the chunks, in order; a chunk is "
-    "2**chunk_bits outputs in order of the inputs, little-endian encodings, NaNs canonical"
-)
-
-
-def canonical_json(data: Any) -> bytes:
-    """Return the canonical text of plain data, over which digests are taken."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _run_json(run: Run, runs: Sequence[Run], bits: int) -> dict[str, Any]:
-    digests = {i: c[0] for i, c in run.chunks.items()}
-    normals = {i: c[1] for i, c in run.chunks.items()}
-    tally = run.tally.as_json(bits)
-    histogram = tally.pop("histogram")
-    tally["incomparable"] = histogram.pop(str(BINS - 1), 0)
-    tally["histogram_ulp"] = [
-        [*cast(tuple[float, float], bin_edges(int(b))), n] for b, n in histogram.items()
-    ]
-    hard = run.tally.hard
-    return {
-        **run.identity,
-        "complete": run.complete,
-        "total_chunks": run.total_chunks,
-        "digest": run.digest(),
-        "normal_digest": run.normal_digest(),
-        "chunk_digests": _shared(digests, 0, run, runs),
-        "normal_chunk_digests": _shared(normals, 1, run, runs),
-        **tally,
-        "hard_share": hard / run.tally.inputs if hard is not None and run.tally.inputs else None,
-        "largest_error": run.largest,
-        "date": run.date,
-        "seconds": run.seconds,
-        "machine": run.machine,
-    }
-
-
-def _shared(digests: Mapping[int, str], which: int, run: Run, runs: Sequence[Run]) -> Any:
-    """Return the digests, or the number of an earlier run that has the same ones."""
-    for number, earlier in enumerate(runs):
-        if earlier is run:
-            break
-        if {i: c[which] for i, c in earlier.chunks.items()} == digests:
-            return {"same_as_run": number}
-    return {str(i): digests[i] for i in sorted(digests)}
-
-
-def as_json(certificate: Certificate) -> dict[str, Any]:
-    """Return a certificate as plain data, with its digest."""
-    bits = 32 if certificate.subject["dtype"] == "float32" else 16
-    data: dict[str, Any] = {
-        "format": FORMAT,
-        "digest_method": DIGEST_METHOD,
-        **certificate.subject,
-        "domain": dict(certificate.domain),
-        "runs": [_run_json(r, certificate.runs, bits) for r in certificate.runs],
-    }
-    data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
-    return data
-
 
 def save(certificate: Certificate, path: Path) -> None:
     """Write a certificate; the file appears whole or not at all.
@@ -100,7 +39,7 @@ def save(certificate: Certificate, path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, json.dumps(as_json(certificate), indent=1) + "\n")
+        whole_file.write(path, json.dumps(certificate.document(), indent=1) + "\n")
     except OSError as error:
         raise CertificateError(
             f"Cannot write the certificate {path}: {error}. Choose another folder with --out."
@@ -129,7 +68,7 @@ def load(path: Path) -> Certificate:
             f"{path} is not a certificate of the format {FORMAT}. Run udftorch verify to make one."
         )
     stated = data.pop("sha256", None)
-    if hashlib.sha256(canonical_json(data)).hexdigest() != stated:
+    if hashlib.sha256(shapes.canonical_json(data)).hexdigest() != stated:
         raise _edited(path, "its text does not have the SHA-256 that it states")
     try:
         certificate = _from_json(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of the finished chunks of a verification."""
+"""The journal of the finished chunks of a verification."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.base import journal
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.prove.verify.certificate import SHA256, ChunkResult, Tally
-from pytest_udftorch.prove.verify.line_journal import (
-    ChunkJournalError,
-    LineJournal,
-    OtherRunError,
-    UnfinishedRunError,
-)
-
-__all__ = ["ChunkJournalError", "Journal", "OtherRunError", "UnfinishedRunError"]
 
 _CHUNK: Final = shapes.record(
     {
@@ -29,12 +22,16 @@ _CHUNK: Final = shapes.record(
 )
 
 
-class Journal(LineJournal):
-    """The finished chunks of one run; arguments and errors are those of :class:`LineJournal`."""
+class Journal(journal.Journal):
+    """The finished chunks of one run; arguments and errors are those of the base class."""
 
-    def __init__(self, path: Path, name: Mapping[str, Any], *, resume: bool) -> None:
+    kind = "verification"
+    words = journal.Words(parts="chunks", option="--out")
+    makes_folder = True
+
+    def __init__(self, path: Path, run: Mapping[str, Any], *, resume: bool) -> None:
         self.finished: dict[int, ChunkResult] = {}
-        super().__init__(path, name, resume=resume)
+        super().__init__(path, run, resume=resume)
 
     def read(self, payload: dict[str, Any]) -> None:
         """Take in a chunk of an earlier run."""
@@ -48,7 +45,7 @@ class Journal(LineJournal):
         """Add a finished chunk; when this returns, it is on the disk.
 
         Raises:
-            ChunkJournalError: the disk refuses it.
+            JournalError: the disk refuses it.
         """
         self.add(
             {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pytest_udftorch.base.table import markdown_table
 from pytest_udftorch.prove.verify.certificate import (
     IDENTITY,
     MAY_HAVE,
@@ -100,8 +101,6 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
     It says how many results are against the claim, how many are not correctly rounded, and how
     large the largest error is, and where. One line per run; the lines of a function stand together.
     """
-    from tabulate import tabulate
-
     rows = []
     for certificate in certificates:
         subject = certificate.subject
@@ -127,8 +126,4 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
         "function", "dtype", "library", "form", "against the claim", "not correctly rounded",
         "inputs", "largest error (ULP)", "at",
     )  # fmt: skip
-    # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
-    table: str = tabulate(
-        sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
-    )
-    return table
+    return markdown_table(header, sorted(rows))

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.prove.exact import strategies
 from pytest_udftorch.prove.exact.formats import FORMATS, canonical, describe
@@ -55,8 +56,8 @@ class Stratum:
     where: str
 
 
-@dataclass(frozen=True)
-class Sample:
+@dataclass(frozen=True, repr=False)
+class Sample(Result):
     """What a sample of a function's inputs showed.
 
     Attributes:
@@ -83,31 +84,25 @@ class Sample:
             if s.against
         ]
 
-    def text(self) -> str:
-        """Return the table, after a line that says what it is."""
+    def _shown(self) -> Shown:
         total = sum(s.inputs for s in self.strata)
         claim = f"claim {self.max_ulp:g} ULP" if self.max_ulp is not None else "no claim"
-        head = (
-            "inputs",
-            "number",
-            "against the claim",
-            "not correctly rounded",
-            "largest error",
-            "at",
-        )
-        rows = [head] + [
+        rows = [
             (
                 s.name, f"{s.inputs:,}", "-" if s.against is None else f"{s.against:,}",
                 f"{s.wrong:,}", f"{ulp_text(s.largest)} ULP", s.where,
             )
             for s in self.strata
         ]  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{self.name}, {claim}: a sample of {total:,} inputs, no certificate"]
-        for first, *middle, last in rows:
-            cells = [c.rjust(w) for c, w in zip(middle, widths[1:-1], strict=True)]
-            lines.append("  ".join([first.ljust(widths[0]), *cells, last]).rstrip())
-        return "\n".join(lines)
+        header = (
+            "inputs", "number", "against the claim", "not correctly rounded", "largest error", "at",
+        )  # fmt: skip
+        title = f"{self.name}, {claim}: a sample of {total:,} inputs, no certificate"
+        return Shown(title, header, rows, ruled=False)
+
+    def document(self) -> dict[str, Any]:
+        """Return the counts of each kind of inputs as plain data."""
+        return asdict(self)
 
 
 def sample(library: str, function: str, form: str | None = None, seed: int = 0) -> Sample:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.prove.verify.candidate_search import Request
 from pytest_udftorch.prove.verify.certificate import MAY_HAVE, MODES, Certificate, Run
@@ -34,8 +35,8 @@ class UnwantedOptionError(UdfError):
     """An option asks for what the certificates say."""
 
 
-@dataclass(frozen=True)
-class Repeated:
+@dataclass(frozen=True, repr=False)
+class Repeated(Result):
     """A run of a certificate, and what the present build made of its inputs.
 
     Attributes:
@@ -55,6 +56,10 @@ class Repeated:
         if self.differ:
             return f"{self.label}: other outputs in {len(self.differ)} chunks"
         return f"{self.label}: the same outputs; names this build now"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
 
     def failures(self) -> list[str]:
         """Return a sentence if the present build has other outputs."""
@@ -104,9 +109,8 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
     if run.identity["library_sha256"] == schedule.candidate.library_sha256:
         return Repeated(label, known=True)
     with tempfile.TemporaryDirectory() as folder:
-        journal_path = Path(folder, "again.journal")
-        with Journal(journal_path, schedule.identity(), resume=False) as journal:
-            found = execute(replace(schedule, judge=False), journal, how).chunks
+        journal = Journal(Path(folder, "again.journal"), schedule.identity(), resume=False)
+        found = execute(replace(schedule, judge=False), journal, how).chunks
     differ = tuple(index for index in sorted(run.chunks) if found[index] != run.chunks[index])
     if not differ:
         identity = {**run.identity, **{k: getattr(schedule.candidate, k) for k in _BUILD}}

@@ -264,11 +264,11 @@ def _same_question(stored: Certificate, asked: Schedule) -> bool:
 
 def _journaled(schedule: Schedule, path: Path, how: Execution, resume: bool) -> Run:
     name = {**schedule.subject(), **schedule.domain(), **schedule.identity()}
-    with Journal(path, name, resume=resume) as journal:
-        run = execute(schedule, journal, how)
-        if not schedule.judge:
-            journal.remove()
-        return run
+    journal = Journal(path, name, resume=resume)
+    run = execute(schedule, journal, how)
+    if not schedule.judge:
+        journal.remove()
+    return run
 
 
 def _judged_run(path: Path, schedule: Schedule) -> Run | None:

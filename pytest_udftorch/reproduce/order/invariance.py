@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from pytest_udftorch.base.result import Result
 from pytest_udftorch.errors import SummationError
 from pytest_udftorch.reproduce.order.masking import summation_tree
 
@@ -14,8 +15,8 @@ from pytest_udftorch.reproduce.order.masking import summation_tree
 _TRIALS: Final = 8
 
 
-@dataclass(frozen=True)
-class Invariance:
+@dataclass(frozen=True, repr=False)
+class Invariance(Result):
     """What held, and how it was decided.
 
     Attributes:
@@ -28,6 +29,15 @@ class Invariance:
     by: Literal["trees", "trials"]
     why: str
     compared: int
+
+    def text(self) -> str:
+        """Return what held as a line."""
+        why = f" ({self.why})" if self.why else ""
+        return f"the same in {self.compared:,} cases, by {self.by}{why}"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
 
 
 def _example(shape: Sequence[int], seed: int) -> Any:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilers inside this process that follow the open sessions."""
+"""How do TorchInductor and Triton get the functions of a session?"""

@@ -10,7 +10,7 @@ model compiled before is then compiled again, or taken from the cache of its fun
 Inductor rounds some operators composed of functions (sigmoid, softplus, celu, gelu) differently
 from the eager kernels: it divides approximately on CUDA, multiplies by the reciprocal of a
 constant, and does not fuse the product and sum that ATen's CPU kernel fuses. A session
-gives it the formulas of the eager kernels (``cuda.table``). All float32 divisions on CUDA are
+gives it the formulas of the eager kernels (``operators.table``). All float32 divisions on CUDA are
 correctly rounded, as in eager mode.
 
 Inductor does not compute operators that a session overrides: its code calls them through the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as products and a softmax of docs/contract.md."""
+"""Attention as products and a softmax of docs/reproduce/contract.md."""
 
 from __future__ import annotations
 

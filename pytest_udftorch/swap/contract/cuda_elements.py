@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on single elements whose stock CUDA kernels round otherwise than docs/contract.md says.
+"""Operators on single elements that stock CUDA rounds otherwise than docs/reproduce/contract.md.
 
 A division by a number is a product with its reciprocal there, ``rsqrt`` an approximation, and the
 compiler of the kernels fuses where it likes.

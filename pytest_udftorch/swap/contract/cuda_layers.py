@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that torch has on GPUs alone, in the order of docs/contract.md.
+"""Operators that torch has on GPUs alone, in the order of docs/reproduce/contract.md.
 
 They compute what torch composes on the CPU of other operators.
 """

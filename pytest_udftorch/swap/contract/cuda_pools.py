@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of pooling that stock adds atomically on GPUs, in the order of docs/contract.md."""
+"""Gradients of pooling that stock adds atomically on GPUs, as docs/reproduce/contract.md orders."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roots and powers of single elements, as docs/contract.md says."""
+"""Roots and powers of single elements, as docs/reproduce/contract.md says."""
 
 from __future__ import annotations
 

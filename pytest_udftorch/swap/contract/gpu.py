@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and products of docs/contract.md on a GPU: the kernels of ``triton_kernels``."""
+"""Sums and products of docs/reproduce/contract.md on a GPU: the kernels of ``triton_kernels``."""
 
 from __future__ import annotations
 

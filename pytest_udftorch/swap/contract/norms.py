@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variances, norms and normalizations, whose sums are those of docs/contract.md."""
+"""Variances, norms and normalizations, whose sums are those of docs/reproduce/contract.md."""
 
 from __future__ import annotations
 

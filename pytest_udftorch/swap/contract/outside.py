@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators of a run are outside of docs/contract.md, so that another machine may differ.
+"""Which operators of a run are outside of docs/reproduce/contract.md, so that machines may differ.
 
 An operator is inside if its kernel is the contract's, if it only moves or compares numbers, if it
 rounds each element once, or if tests hold torch's kernel to the same bits at every CPU level: its
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import Call, watching
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
@@ -85,8 +87,8 @@ def holds(uncomputed: Iterable[str]) -> bool:
     return bool(UNCOMPILED) and frozenset(UNCOMPILED).issubset(uncomputed)
 
 
-@dataclass
-class Outside:
+@dataclass(repr=False)
+class Outside(Result):
     """What a run called that is outside of the contract.
 
     Attributes:
@@ -108,12 +110,21 @@ class Outside:
         if self.strict:
             raise OutsideContractError(
                 f"{operator} is outside of the contract of {LIBRARY}: {why}. Another machine may "
-                "give other bits. Replace it by operators of docs/contract.md, or leave out "
-                "strict=True (--udf-strict) to have such operators listed instead."
+                "give other bits. Replace it by operators of docs/reproduce/contract.md, or leave "
+                "out strict=True (--udf-strict) to have such operators listed instead."
             )
 
+    def _shown(self) -> Shown:
+        title = f"{len(self.operators)} operators are outside of the contract of {LIBRARY}"
+        rows = [(name, f"{self.calls[name]:,}", why) for name, why in self.operators.items()]
+        return Shown(title, ("operator", "calls", "why"), rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the operators with their calls as plain data."""
+        return {n: {"calls": self.calls[n], "why": why} for n, why in self.operators.items()}
+
     def text(self) -> str:
-        """Return a line for each operator."""
+        """Return a line for each operator; nothing if none is outside."""
         return "\n".join(
             f"{name}, {self.calls[name]} calls: {why}" for name, why in self.operators.items()
         )
@@ -161,7 +172,7 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with _mode()(found), _calls_mode()(found) if _has_gpus() else nullcontext():
+        with watching(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
             yield found
     finally:
         _watching.now = before
@@ -205,28 +216,17 @@ def _shares_heads(args: Any, kwargs: Any) -> bool:
     return bool(query.shape[-_HEADS] != key.shape[-_HEADS] and query.numel())
 
 
-@functools.cache
-def _mode() -> Any:
-    base: Any = compat.dispatch_mode()
+def _judging(found: Outside) -> Call:
+    """Return what judges each operator after its call."""
 
-    class Watch(base):  # type: ignore[misc]
-        """Judges each operator after its call."""
+    def call(func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        why = reason(func, (args, kwargs), result)
+        if why is not None:
+            found.note(str(func.name()), why)
+        return result
 
-        def __init__(self, found: Outside) -> None:
-            super().__init__()
-            self.found = found
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = kwargs or {}
-            result = func(*args, **given)
-            why = reason(func, (args, given), result)
-            if why is not None:
-                self.found.note(str(func.name()), why)
-            return result
-
-    return Watch
+    return call
 
 
 #: Where attention has its heads, from the end on.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that multiply matrices, in the order of docs/contract.md."""
+"""Operators that multiply matrices, in the order of docs/reproduce/contract.md."""
 
 from __future__ import annotations
 

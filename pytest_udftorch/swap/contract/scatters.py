@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that add to places which an index names, in the order of docs/contract.md.
+"""Operators that add to places which an index names, in the order of docs/reproduce/contract.md.
 
 A place gets what it had, plus the sum of the terms that belong to it. Other terms are left out of
 the tree over all of them, so terms of other places do not matter.

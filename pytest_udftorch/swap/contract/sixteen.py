@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of docs/contract.md in bfloat16 and half: those of float32 between two conversions.
+"""Operators of docs/reproduce/contract.md in bfloat16 and half: float32 between two conversions.
 
 What an operator takes is widened to float32, which is exact. It computes in float32, in the order
 of the contract, and each result is rounded once, to nearest and to even. So a sum or a product

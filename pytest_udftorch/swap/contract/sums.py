@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that add up, in the order of docs/contract.md.
+"""Operators that add up, in the order of docs/reproduce/contract.md.
 
 What maps elements is torch's own: additions, products, quotients and roots of single elements are
 rounded once by IEEE 754, and functions are the session's.

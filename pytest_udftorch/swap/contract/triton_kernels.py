@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and products of docs/contract.md as Triton kernels.
+"""Sums and products of docs/reproduce/contract.md as Triton kernels.
 
 What is absent is padded with -0: x + -0 is x for every x, and so is a fused multiply-add of +0, -0
 and x. So a tree over a power of two of terms gives the bits of the tree over fewer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upsampling and its gradients in the order of docs/contract.md, one direction after the other.
+"""Upsampling and its gradients in the order of docs/reproduce/contract.md, direction by direction.
 
 A place of a result is a chain of products over places of the input, which a table names with their
 weights. The gradient's table is the same, sorted by the places of the input.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers of docs/contract.md: each element is a function of a key and of its number.
+"""Random numbers of docs/reproduce/contract.md: each element is a function of a key and a number.
 
 A call draws one key from torch's generator, so seeds, states and forks of generators are torch's.
 The words of the call are Philox's of that key.

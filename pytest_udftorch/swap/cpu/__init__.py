@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eager CPU operators whose kernels no symbol leads into, overridden by kernels of ours."""
+"""Which kernel replaces an eager CPU operator that no symbol leads into?"""

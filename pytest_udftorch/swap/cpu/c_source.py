@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas of ``cuda.formulas`` as C, for the CPU.
+"""The formulas of ``operators.formulas`` as C, for the CPU.
 
 A formula calls functions in the midst of arithmetic. Its C form computes the arguments of a call
 for a whole piece of elements into an array, calls the function's array form, and goes on with the

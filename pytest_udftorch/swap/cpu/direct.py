@@ -200,7 +200,7 @@ def _failed(version: str, message: str) -> CpuLaunchBuildError:
 #: The launcher as it is compiled.
 LAUNCHER: Final = TorchPart(
     source="cpu_launch.cpp",
-    headers=("glibc.h", "libstdcxx.h"),
+    headers=("overload.h", "glibc.h", "libstdcxx.h"),
     what="the launcher of CPU operators",
     failed=_failed,
     lost="Overridden CPU operators are called through Python",

@@ -241,7 +241,7 @@ def _failed(version: str, message: str) -> CudaLaunchBuildError:
 #: The launcher as it is compiled.
 LAUNCHER: Final = TorchPart(
     source="cuda_launch.cpp",
-    headers=("udfprof.h", "glibc.h", "libstdcxx.h"),
+    headers=("overload.h", "udfprof.h", "glibc.h", "libstdcxx.h"),
     what="the launcher of CUDA kernels",
     failed=_failed,
     lost="CUDA kernels are launched from Python",

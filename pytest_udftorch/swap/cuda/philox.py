@@ -161,7 +161,7 @@ def _circle(k):
 
 @triton.jit
 def normals_of_words(u, v):
-    """Return the two normal variates of docs/contract.md that two words give.
+    """Return the two normal variates of docs/reproduce/contract.md that two words give.
 
     They need no other functions than these: there are only 2^24 fractions, for which a test
     compares them with the functions of ``corem``.
@@ -176,7 +176,7 @@ def normals_of_places(
     y, n, key, a, b, SCALED: tl.constexpr, SHIFTED: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill ``y`` with the normal variates of docs/contract.md, times ``b``, plus ``a``.
+    """Fill ``y`` with the normal variates of docs/reproduce/contract.md, times ``b``, plus ``a``.
 
     Word e of the key is word e mod 4 at the counter e / 4. Each two make two variates. WHOLE says
     that n is a multiple of 4: then a thread stores four at once.

@@ -38,8 +38,9 @@ QUICK_LEVELS: Final = ("avx2", "avx512")
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("name", "version", "description", "claim", "golden", "sixteen"), str),
-    **dict.fromkeys(("float_float", "composites"), str),
+    **dict.fromkeys(("float_float", "composites", "inherit"), str),
     "stock": bool,
+    "max_ulp": (int, float),  # positive and finite
     "include_dirs": list,
     "defines": list,
 }
@@ -61,7 +62,7 @@ _BESIDE: Final = ("short_source", *(f"{name}_source" for name in _OWN_QUICK))
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
-_FOLDER_KEYS: Final = ("include_dirs", "float_float", "composites")
+_FOLDER_KEYS: Final = ("include_dirs", "float_float", "composites", "inherit")
 _DEFINE = re.compile(r"[A-Za-z_]\w*(=[\w.+-]*)?", re.ASCII)
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
@@ -197,6 +198,7 @@ class UdfLibrary:
         golden: file with the results of its functions at known inputs; or None.
         sixteen: file with the inputs in bfloat16 and half for which rounding the float32 result
             again would be wrong; or None.
+        inherited: folders of the libraries that it inherits from, the nearest first.
         functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
@@ -213,6 +215,7 @@ class UdfLibrary:
     composites: Path | None = None
     golden: Path | None = None
     sixteen: Path | None = None
+    inherited: tuple[Path, ...] = ()
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
@@ -252,6 +255,10 @@ class UdfLibrary:
                     f"{errors.nearest(name, self.names)}"
                 )
         return tuple(dict.fromkeys(names))
+
+    def description_files(self) -> list[str]:
+        """Return the path of its ``udf.toml``, and of those that it inherits from."""
+        return [str(folder / DESCRIPTION_FILE) for folder in (self.folder, *self.inherited)]
 
     def source_files(self) -> list[str]:
         """Return the paths of every C source and header that a build may read, sorted."""
@@ -475,12 +482,52 @@ def user_path(text: str) -> Path:
 
 
 def load_library(folder: Path) -> UdfLibrary:
-    """Read and check ``folder/udf.toml``.
+    """Read and check ``folder/udf.toml``, and those of the libraries that it inherits from.
 
     Raises:
-        LibraryFormatError: the file is missing, has a syntax error, an unknown or missing key, a
-            value of the wrong type, or an unknown function or dtype, or names a missing file.
+        LibraryFormatError: a file is missing, has a syntax error, an unknown or missing key, a
+            value of the wrong type, or an unknown function or dtype, or names a missing file; or
+            a library inherits from itself, or from one that swaps nothing.
     """
+    return _joined(tuple(_line(folder)))
+
+
+#: A ``udf.toml``, and the state in which it was found.
+_Seen = tuple[Path, tuple[int, ...]]
+
+
+def _line(folder: Path) -> Iterator[_Seen]:
+    """Yield the ``udf.toml`` of a library, and of those that it inherits from in turn."""
+    seen: list[Path] = []
+    heir: Path | None = None
+    following: Path | None = folder
+    while following is not None:
+        try:
+            path, state = _found(following)
+            described = _read(path, state)
+        except errors.LibraryFormatError as error:
+            if heir is None:
+                raise
+            raise errors.LibraryFormatError(
+                f"{heir}: it inherits from {following}, which cannot be used. {error}"
+            ) from error
+        if heir is not None and described.library.stock:
+            raise errors.LibraryFormatError(
+                f"{heir}: it inherits from {following}, which has stock = true and therefore no "
+                "functions. Name another library, or remove inherit."
+            )
+        if path in seen:
+            circle = " -> ".join(str(p.parent) for p in (*seen[seen.index(path) :], path))
+            raise errors.LibraryFormatError(
+                f"{seen[0]}: inherit leads in a circle: {circle}. Remove the key from one of them."
+            )
+        seen.append(path)
+        yield path, state
+        heir, following = path, described.inherit
+
+
+def _found(folder: Path) -> _Seen:
+    """Return the ``udf.toml`` of a folder, and its state."""
     path = folder / DESCRIPTION_FILE
     try:
         path = Path(os.path.realpath(folder), DESCRIPTION_FILE)
@@ -495,11 +542,66 @@ def load_library(folder: Path) -> UdfLibrary:
             f"{plain_data.shown(str(path))} cannot be read: {error}. Check the path and its "
             "permissions."
         ) from None
-    return _read(path, (state.st_mtime_ns, state.st_size, state.st_ino))
+    return path, (state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What one ``udf.toml`` says, or several of which each inherits from the next.
+
+    Attributes:
+        library: what it gives; functions that claim nothing of their own have no ``max_ulp``.
+        given: its keys of ``[library]``.
+        inherit: the folder of the library that has the rest, or None.
+        max_ulp: the claim of those functions, or None.
+    """
+
+    library: UdfLibrary
+    given: Collection[str]
+    inherit: Path | None
+    max_ulp: float | None
+
+    def over(self, base: _Described) -> _Described:
+        """Return it with what it inherits.
+
+        What is said of a library as a whole is not inherited: what it claims, what its bits were
+        compared with, and which other libraries have the same bits.
+        """
+        own, other = self.library, base.library
+        return replace(
+            self,
+            library=replace(
+                own,
+                include_dirs=own.include_dirs
+                if "include_dirs" in self.given
+                else (other.folder, *other.include_dirs),
+                defines=own.defines if "defines" in self.given else other.defines,
+                inherited=(other.folder, *other.inherited),
+                functions={**other.functions, **own.functions},
+                operators={**other.operators, **own.operators},
+            ),
+            max_ulp=base.max_ulp if self.max_ulp is None else self.max_ulp,
+        )
+
+    def whole(self) -> UdfLibrary:
+        """Return the library, whose functions all claim something if any claim is for all."""
+        functions = {
+            key: replace(f, max_ulp=self.max_ulp) if f.max_ulp is None else f
+            for key, f in self.library.functions.items()
+        }
+        return replace(self.library, functions=functions)
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
+def _joined(line: tuple[_Seen, ...]) -> UdfLibrary:
+    """Return the library of the first ``udf.toml``, which inherits from the others."""
+    # From the far end, so that each has what it inherits before the next one inherits from it.
+    files = [_read(*seen) for seen in reversed(line)]
+    return functools.reduce(lambda base, heir: heir.over(base), files).whole()
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, state: tuple[int, ...]) -> _Described:
     # Every test may enter a session. ``state`` is in the key because files are edited meanwhile.
     try:
         data = plain_data.parse_toml(plain_data.read_file(path))
@@ -509,7 +611,7 @@ def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
         ) from error
     except plain_data.Malformed as error:
         raise errors.LibraryFormatError(f"{path} is not valid TOML: {error}") from error
-    return _Reader(path).library(data)
+    return _Reader(path).described(data)
 
 
 class _Reader:
@@ -558,7 +660,7 @@ class _Reader:
         if len(value) > _SHORT.get(key, len(value)) or (key in _SHORT and "\n" in value):
             raise self.fail(f"{key} in [{where}] is longer than {_SHORT[key]} letters or a line.")
 
-    def library(self, data: Mapping[str, Any]) -> UdfLibrary:
+    def described(self, data: Mapping[str, Any]) -> _Described:
         for key in data:
             if key not in _TOP_KEYS:
                 raise self.fail(f"unknown table [{key}]. {errors.nearest(key, _TOP_KEYS)}")
@@ -574,7 +676,7 @@ class _Reader:
         functions, operators = {}, {}
         if "operators" in data:
             operators = dict(self.operators(self.table(data, "operators")))
-        if "functions" in data or not (stock or operators):
+        if "functions" in data or not (stock or operators or "inherit" in head):
             functions = dict(self.functions(self.table(data, "functions")))
             if not functions:
                 raise self.fail("[functions] is empty.")
@@ -590,8 +692,12 @@ class _Reader:
                 for key in ("golden", "sixteen")
             },
         }
-        head = {**head, **paths, "defines": tuple(map(self.define, head.get("defines", ())))}
-        return UdfLibrary(**head, functions=functions, operators=operators)
+        inherit = self.other_library(head, "inherit", stock)
+        max_ulp = head.get("max_ulp")
+        own = {key: value for key, value in head.items() if key not in ("inherit", "max_ulp")}
+        own |= {**paths, "defines": tuple(map(self.define, head.get("defines", ())))}
+        library = UdfLibrary(**own, functions=functions, operators=operators)
+        return _Described(library, tuple(head), inherit, max_ulp)
 
     def define(self, macro: object) -> str:
         """Return a macro for the compiler's ``-D``."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native runtime, and the manifests that the LLVM passes read."""
+"""How does Python talk to the runtime in C? What does a pass get told?"""

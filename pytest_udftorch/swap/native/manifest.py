@@ -2,7 +2,7 @@
 """What the pass ``udf-instrument`` watches, and the sources that its output needs.
 
 There are manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,
-whose functions call the stock ones. docs/passes.md describes the format.
+whose functions call the stock ones. docs/swap/passes.md describes the format.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ import hashlib
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.swap.observe.digests import (
     NO_ROWS,
     XXH3,
@@ -273,21 +274,20 @@ def recorder(
     # It knows neither rows of a batch nor SHA-1.
     helper = load_recorder() if native and kind == XXH3 and batch is None else None
 
-    class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
+    class Recorder(OperatorWatch):
         def __init__(self) -> None:
-            super().__init__()
             self.recording = Recording(hashed=kind)
             self.digests = _Digests(batch, kind)
             self.helped = False
 
-        def __enter__(self) -> Any:
-            entered = super().__enter__()
+        def __enter__(self) -> Self:
+            super().__enter__()
             if helper is not None:
                 parts = _parts(self.recording, self.digests, where)
                 kept = wanted.keep | wanted.put.keys()
-                self.helped = helper.start(self, parts, kept, xxh3_address())
+                self.helped = helper.start(self._modes[-1], parts, kept, xxh3_address())
                 where.tell(helper if self.helped else None)
-            return entered
+            return self
 
         def __exit__(self, *exception: Any) -> None:
             failed = None
@@ -306,10 +306,7 @@ def recorder(
             plain = {n: t for n, t in tensors.items() if type(t) in (Tensor, Parameter)}
             return {n: helper.note(t) for n, t in plain.items()}
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
+        def call(self, func: Any, args: Any, kwargs: Any) -> Any:
             place = where.now()
             known = _known(func)
             if known.silent:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.operators.decompositions import DEFINITIONS
 from pytest_udftorch.swap.operators.overload import is_view, name_of
@@ -225,18 +226,10 @@ class _Follower:
         self.counts = Counts()
         self.unknown: list[str] = []
         self.depth = 0
-        outer = self
-
-        class Mode(compat.dispatch_mode()):  # type: ignore[misc]
-            def __torch_dispatch__(
-                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                return outer.call(self, func, args, kwargs or {})
-
-        self.mode = Mode()
+        self.mode = watching(self.call)
         self._torch = torch
 
-    def call(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = name_of(func)
         row = find(name)
         if row is not None and (row.leaf or row.name == "pow"):
@@ -252,7 +245,7 @@ class _Follower:
         if self.depth < _DEEPEST:
             self.depth += 1
             try:
-                with mode:
+                with self.mode:
                     # Operators that torch computes by others on every device have no entry.
                     result = table.get(func, func.decompose)(*args, **kwargs)
             finally:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overriding torch's operators through the dispatcher."""
+"""How does an operator reach a kernel of ours, and is it reached?"""

@@ -23,7 +23,7 @@ class Case:
     Attributes:
         layouts: name of the memory layout -> one tensor of ELEMENTS per argument.
         expected: results of the library's array form, called directly without torch. They are
-            those that the library records, if it does (``build.golden``).
+            those that the library records, if it does (``toolchain.golden``).
         encodings: the bits of ``expected`` as integers.
     """
 

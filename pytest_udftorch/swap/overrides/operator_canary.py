@@ -85,7 +85,7 @@ def _try(override: Override) -> None:
         raise errors.OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
             f"takes: {type(error).__name__}: {error}\nLimit the UDF by dtypes, or make it call the "
-            "stock kernel for what it does not handle (docs/operators.md)."
+            "stock kernel for what it does not handle (docs/swap/operators.md)."
         ) from error
     if _kinds(got) != _kinds(expected):
         raise errors.OperatorResultError(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A libtorch on disk with a UDF library bound, for programs that never load this package."""
+"""How does a process that never loads this package get the functions?"""

@@ -21,13 +21,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.store import store
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -83,8 +85,8 @@ class CoverageRow:
         return sum(self.swapped.values()) / sum(self.evaluations.values())
 
 
-@dataclass(frozen=True)
-class Coverage:
+@dataclass(frozen=True, repr=False)
+class Coverage(Result):
     """What a session swaps of a run.
 
     Attributes:
@@ -114,11 +116,8 @@ class Coverage:
         """Whether every evaluation is swapped, and every operator's definition known."""
         return not self.unknown and all(row.share == 1.0 for row in self.rows)
 
-    def text(self) -> str:
-        """Return a table for a terminal."""
-        from tabulate import tabulate
-
-        lines = [
+    def _shown(self) -> Shown:
+        rows = [
             (
                 row.operator + (", generated" if row.generated else ""),
                 row.dtype,
@@ -131,15 +130,15 @@ class Coverage:
             for row in self.rows
         ]
         header = ("operator", "dtype", "calls", "functions", "evaluations", "swapped", "why")
-        parts = [tabulate(lines, header, disable_numparse=True)] if lines else []
+        notes = []
         for name, symbols in self.unknown.items():
             calls = f"; it calls {', '.join(symbols)}" if symbols else "; it calls no symbol"
-            parts.append(f"{name}: the definition is not known{calls}")
-        parts.append(
+            notes.append(f"{name}: the definition is not known{calls}")
+        title = (
             f"{percent(self.share)} of {self.evaluations:,} evaluations are swapped; "
             f"{self.operators} different operators were called."
         )
-        return "\n".join(parts)
+        return Shown(title, header, rows, notes, title_last=True)
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -184,54 +183,46 @@ class _Call:
         return self.operator(*args, **kwargs)
 
 
-def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
-    """Return a mode that records every operator called inside it, and tells ``also``."""
+class _Recorder(OperatorWatch):
+    """Records every operator called inside it, and tells ``also``."""
 
-    class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls: dict[tuple[Any, ...], _Call] = {}
-            self.operators: set[str] = set()
-            #: Operators whose definition evaluates nothing -> the math symbols that they called.
-            self.against: dict[str, set[str]] = {}
+    compiles = True
 
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            """Tell torch.compile that it may compile under this mode."""
-            return True
+    def __init__(self, also: Callable[[Any, Any, Any], None] | None = None) -> None:
+        self._also = also
+        self.calls: dict[tuple[Any, ...], _Call] = {}
+        self.operators: set[str] = set()
+        #: Operators whose definition evaluates nothing -> the math symbols that they called.
+        self.against: dict[str, set[str]] = {}
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            self.operators.add(str(func.name()))
-            if also is not None:
-                also(func, args, kwargs)
-            if is_view(func):
-                return func(*args, **kwargs)
-            call = self._note(func, args, kwargs)
-            if call.counts or call.unknown:
-                return func(*args, **kwargs)
-            binder().marked()  # of before
-            result = func(*args, **kwargs)
-            if called := binder().marked():
-                names = self.against.setdefault(str(func.name()), set())
-                names.update(symbol.name for symbol in called)
-            return result
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Note a call, and compute it."""
+        self.operators.add(str(func.name()))
+        if self._also is not None:
+            self._also(func, args, kwargs)
+        if is_view(func):
+            return func(*args, **kwargs)
+        call = self._note(func, args, kwargs)
+        if call.counts or call.unknown:
+            return func(*args, **kwargs)
+        binder().marked()  # of before
+        result = func(*args, **kwargs)
+        if called := binder().marked():
+            names = self.against.setdefault(str(func.name()), set())
+            names.update(symbol.name for symbol in called)
+        return result
 
-        def _note(self, func: Any, args: Any, kwargs: Any) -> _Call:
-            key = definitions.signature(func, (args, kwargs))
-            call = self.calls.get(key)
-            if call is not None:
-                call.times += 1
-                return call
-            counts, unknown = definitions.evaluations(func, args, kwargs)
-            keep = counts or unknown
-            kept = compat.pytree().tree_map(strided_copy, (args, kwargs)) if keep else ((), {})
-            call = self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
+    def _note(self, func: Any, args: Any, kwargs: Any) -> _Call:
+        key = definitions.signature(func, (args, kwargs))
+        call = self.calls.get(key)
+        if call is not None:
+            call.times += 1
             return call
-
-    return Recorder()
+        counts, unknown = definitions.evaluations(func, args, kwargs)
+        keep = counts or unknown
+        kept = compat.pytree().tree_map(strided_copy, (args, kwargs)) if keep else ((), {})
+        call = self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
+        return call
 
 
 # Judging -----------------------------------------------------------------------------
@@ -531,7 +522,7 @@ class _Recorded:
 
 def _recorded(step: Callable[[], Any]) -> _Recorded:
     """Return an eager run."""
-    recorder = _recorder()
+    recorder = _Recorder()
     with _recorded_under(), binder().marking(apart=True), recorder:
         step()
     return _Recorded(list(recorder.calls.values()), recorder.operators, recorder.against)
@@ -550,7 +541,7 @@ def _recorded_compiled(step: Callable[[], Any]) -> _Recorded:
     torch.compiler.reset()  # code of before would not be seen
     with patched("corem", ranks="ignore"), generated.watching() as graphs:
         step()
-        recorder = _recorder(graphs.left)
+        recorder = _Recorder(graphs.left)
         graphs.recording = True
         with binder().marking(apart=True), recorder:
             step()
@@ -574,7 +565,7 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
 
     The run is recorded under what is active at the call (once CUDA is in use, and for compiled
     code, under corem), and judged under libraries that have every function of
-    ``library.FUNCTIONS`` in float32. It is about operators, on the CPU and on GPUs.
+    ``library.symbols.FUNCTIONS`` in float32. It is about operators, on the CPU and on GPUs.
 
     Args:
         step: runs what is to be judged, for instance a forward pass, a loss, a backward pass and
@@ -676,10 +667,4 @@ def save_coverage(found: Mapping[str, Coverage], path: Path, command: str) -> No
         "environment": describe(),
         "runs": {name: one.document() for name, one in found.items()},
     }
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CoverageError(
-            f"The coverage cannot be written to {path}: {error.strerror}. Name a file in a folder "
-            "that exists and can be written."
-        ) from error
+    store(path, document, CoverageError, "The coverage")

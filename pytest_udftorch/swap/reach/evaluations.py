@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_udftorch.base import compat
+from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import COMPOSITES
 from pytest_udftorch.swap.operators import definitions
 from pytest_udftorch.swap.operators.overload import is_view
@@ -135,27 +135,18 @@ def evaluations() -> Iterator[Evaluations]:
     found = Evaluations()
     known: dict[Any, tuple[definitions.Counts, list[str]]] = {}
 
-    class Counter(compat.dispatch_mode()):  # type: ignore[misc]
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            """Tell torch.compile that it may compile under this mode."""
-            return True
+    def call(func: Any, args: Any, kwargs: Any) -> Any:
+        if not is_view(func):
+            key = definitions.signature(func, (args, kwargs))
+            if key not in known:
+                known[key] = definitions.evaluations(func, args, kwargs)
+            counts, unknown = known[key]
+            found.unknown.update(unknown)
+            if counts:
+                mine = found.operators.setdefault(_plain(str(func.name())), {})
+                for name, count in counts.items():
+                    mine[name] = mine.get(name, 0) + count
+        return func(*args, **kwargs)
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if not is_view(func):
-                key = definitions.signature(func, (args, kwargs))
-                if key not in known:
-                    known[key] = definitions.evaluations(func, args, kwargs)
-                counts, unknown = known[key]
-                found.unknown.update(unknown)
-                if counts:
-                    mine = found.operators.setdefault(_plain(str(func.name())), {})
-                    for name, count in counts.items():
-                        mine[name] = mine.get(name, 0) + count
-            return func(*args, **kwargs)
-
-    with Counter():
+    with watching(call, compiles=True):
         yield found

@@ -24,20 +24,28 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.base import whole_file
+from pytest_udftorch.base.store import store_text
+from pytest_udftorch.base.table import markdown_table
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
-from pytest_udftorch.swap.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
+from pytest_udftorch.swap.reach.catalogue import (
+    BACKWARD,
+    SHAPES,
+    TENSOR_DTYPES,
+    Operator,
+    groups,
+    place,
+)
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import patched, trace
 from pytest_udftorch.swap.toolchain.environment import caption, describe
 
-FORMAT: Final = "udftorch-reach-1"
+FORMAT: Final = "udftorch-reach-2"
 
 Direction = Literal["forward", "backward"]
 Outcome = Literal[
@@ -456,23 +464,41 @@ def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]
 # Stored and shown --------------------------------------------------------------------
 
 
+#: What is in a line of a stored table. ``where`` is dtype -> layouts: a line stands for the rows
+#: that differ in nothing else.
+_COLUMNS: Final = ("outcome", "symbols", "changed", "canary", "reason", "where")
+
+
 def save(rows: Sequence[ReachRow], path: Path) -> None:
-    """Write rows and environment as JSON, one row per line.
+    """Write rows and environment as JSON: operator -> direction -> lines, see :data:`_COLUMNS`.
 
     Raises:
         ReachError: the file cannot be written.
     """
+
+    def line(*values: Any) -> str:
+        return json.dumps(values, separators=(",", ":"), sort_keys=True)
+
     head = {"format": FORMAT, "command": "udftorch reach --store FILE", "environment": describe()}
-    slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
-    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
-    text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
-    try:
-        whole_file.write(path, text)
-    except OSError as error:
-        raise ReachError(
-            f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
-            "folder that exists and can be written."
-        ) from error
+    stored: dict[str, dict[str, dict[str, dict[str, list[str]]]]] = {}
+    for row in rows:
+        facts = line(row.outcome, row.symbols, row.changed, row.canary, row.reason)
+        lines = stored.setdefault(row.operator, {}).setdefault(row.direction, {})
+        lines.setdefault(facts, {}).setdefault(row.dtype, []).append(row.layout)
+    operators = ",\n".join(
+        f"{json.dumps(operator)}: {{"
+        + ",\n".join(
+            f"{json.dumps(direction)}: [\n"
+            + ",\n".join(facts[:-1] + "," + line(where)[1:] for facts, where in lines.items())
+            + "\n]"
+            for direction, lines in directions.items()
+        )
+        + "}"
+        for operator, directions in stored.items()
+    )
+    text = json.dumps({**head, "columns": _COLUMNS}, indent=1)[:-2]
+    text += f',\n "rows": {{\n{operators}\n}}}}\n'
+    store_text(path, text, ReachError, "The reach table")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
@@ -486,12 +512,32 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r} instead of {FORMAT!r}")
         environment = dict(document["environment"])
-        rows = [ReachRow(**row) for row in document["rows"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rows = [
+            row for name, lines in document["rows"].items() for row in _of_operator(name, lines)
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReachError(
             f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows
+
+
+def _of_operator(operator: str, directions: Mapping[Direction, Any]) -> list[ReachRow]:
+    """Return the rows of one operator, in the order of :func:`cases`."""
+    rows = [
+        ReachRow(operator, direction, dtype, layout, *facts)
+        for direction, lines in directions.items()
+        for *facts, where in lines
+        for dtype, layouts in where.items()
+        for layout in layouts
+    ]
+    dtypes, directed, layouts = list(TENSOR_DTYPES), list(get_args(Direction)), list(SHAPES)
+    return sorted(
+        rows,
+        key=lambda row: (
+            dtypes.index(row.dtype), directed.index(row.direction), layouts.index(row.layout),
+        ),
+    )  # fmt: skip
 
 
 def _grouped(
@@ -577,7 +623,8 @@ Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], fir
 Backward means the derivative alone, after a forward pass under the stock functions.
 
 This page shows CPU operators. What is compiled inside a session has its functions inside, see
-[compiled.md](../compiled.md). The end of the page lists what a session overrides of eager CUDA.
+[compiled.md](../swap/compiled.md). The end of the page lists what a session overrides of eager
+CUDA.
 
 ## Not reached, and why
 
@@ -591,12 +638,9 @@ This page shows CPU operators. What is compiled inside a session has its functio
 
 def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
-    from tabulate import tabulate
 
     def table_of(last: tuple[str, str], lines: Sequence[tuple[str, ...]]) -> str:
-        # The cells hold finished text: tabulate must not read numbers out of it.
-        header = ("operator", "direction", "where", *last)
-        return str(tabulate(lines, header, tablefmt="github", disable_numparse=True, stralign=None))
+        return markdown_table(("operator", "direction", "where", *last), lines)
 
     return _PAGE.format(
         machine=caption(environment),

@@ -80,7 +80,7 @@ def write_text(path: str | Path, text: str) -> None:
     write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
-def to_dict(profile: ProfileData) -> dict[str, Any]:
+def document(profile: ProfileData) -> dict[str, Any]:
     """Return everything but the events as plain data, fit for JSON.
 
     Infinities are the strings ``inf`` and ``-inf``; a range without values is None;
@@ -147,16 +147,16 @@ def to_pandas(profile: ProfileData, what: Part = "cells") -> Any:
     return table
 
 
-def to_json(profile: ProfileData, path: str | Path) -> None:
-    """Write :meth:`Profile.to_dict`.
+def save_json(profile: ProfileData, path: str | Path) -> None:
+    """Write :meth:`Profile.document` as JSON.
 
     Raises:
         ProfileFileError: the file cannot be written.
     """
-    write_text(path, json.dumps(to_dict(profile), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(document(profile), indent=1, allow_nan=False) + "\n")
 
 
-def to_csv(profile: ProfileData, path: str | Path, what: Part = "cells") -> None:
+def save_csv(profile: ProfileData, path: str | Path, what: Part = "cells") -> None:
     """Write :meth:`Profile.to_pandas` as CSV.
 
     Raises:
@@ -167,7 +167,7 @@ def to_csv(profile: ProfileData, path: str | Path, what: Part = "cells") -> None
     write_file(path, lambda p: frame.to_csv(p, index=False))
 
 
-def to_parquet(profile: ProfileData, path: str | Path, what: Part = "cells") -> None:
+def save_parquet(profile: ProfileData, path: str | Path, what: Part = "cells") -> None:
     """Write :meth:`Profile.to_pandas` as Parquet.
 
     Raises:
@@ -204,7 +204,9 @@ def save(profile: ProfileData, path: str | Path) -> None:
             writer.mark(note=note)
 
 
-def to_trace(profile: ProfileData, path: str | Path, torch_trace: str | Path | None = None) -> None:
+def save_trace(
+    profile: ProfileData, path: str | Path, torch_trace: str | Path | None = None
+) -> None:
     """Write the events as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
     Times are those of torch.profiler's ``export_chrome_trace``: microseconds of UTC

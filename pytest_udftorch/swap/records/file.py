@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``profiled.bin``, the file that keeps the records of a profile: writing, and checked reading.
 
-``docs/profile.md`` has the bytes of the file.
+``docs/watch/profile.md`` has the bytes of the file.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from pytest_udftorch.base.notebook import Showable, Shown
 from pytest_udftorch.base.plain_data import shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import NoProfileError, ProfileFormatError, ProfileMismatchError, nearest
 from pytest_udftorch.swap.records import export, layout, runs
 from pytest_udftorch.swap.records import file as record
@@ -44,7 +44,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Profile(Showable):
+class Profile(Result):
     """What was recorded, added up over threads, calls, tests and processes.
 
     Attributes:
@@ -240,7 +240,7 @@ class Profile(Showable):
         firsts = {kind: self.first(kind) for kind in ("nan", "inf", "subnormal")}
         return {
             **{k: self.meta[k] for k in IDENTITY if k in self.meta},
-            "functions": [row.as_dict() for row in self.rows("function", "dtype", "device")],
+            "functions": [row.document() for row in self.rows("function", "dtype", "device")],
             "first": {kind: str(first) for kind, first in firsts.items() if first},
             "notes": list(self.notes),
         }
@@ -259,13 +259,13 @@ class Profile(Showable):
 
     title = title_text
     table = table_text
-    to_dict = export.to_dict
+    document = export.document
     to_pandas = export.to_pandas
-    to_json = export.to_json
-    to_csv = export.to_csv
-    to_parquet = export.to_parquet
-    to_trace = export.to_trace
     save = export.save
+    save_json = export.save_json
+    save_csv = export.save_csv
+    save_parquet = export.save_parquet
+    save_trace = export.save_trace
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:

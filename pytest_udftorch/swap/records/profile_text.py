@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_udftorch.base.notebook import text_table
+from pytest_udftorch.base.table import text_table
 from pytest_udftorch.base.units import share_text, time_text, value_text
 from pytest_udftorch.swap.records.totals import ProfileData
 
@@ -47,7 +47,7 @@ def table_text(profile: ProfileData, by: str = "function", top: int | None = Non
     lines, hidden = table_lines(profile, by, top)
     if len(lines) == 1:
         return "no watched function was called"
-    return text_table(lines) + (f"\n... and {hidden} more" if hidden > 0 else "")
+    return text_table(lines[0], lines[1:]) + (f"\n... and {hidden} more" if hidden > 0 else "")
 
 
 def table_lines(

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.records.layout import DEVICES, Records
 
@@ -80,7 +81,7 @@ IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "dept
 
 
 @dataclass(frozen=True, repr=False)
-class Row:
+class Row(Result):
     """The sum of some cells, and how often operators that used the function ran.
 
     Attributes:
@@ -96,8 +97,10 @@ class Row:
     operator_calls: int
     operator_time_ns: float
 
-    def __repr__(self) -> str:
-        return f"<Row {self.name!r}: {self.calls:,} calls, {self.elements:,} elements>"
+    def _shown(self) -> Shown:
+        notes = [self.specials_text] if self.specials_text else []
+        title = f"{self.name!r}: {self.calls:,} calls, {self.elements:,} elements"
+        return Shown(title, notes=notes)
 
     @property
     def name(self) -> str:
@@ -161,7 +164,7 @@ class Row:
                 parts.append(f"{text} {before:,}→{after:,}")
         return ", ".join(parts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return plain data, with infinities as the strings ``inf`` and ``-inf``."""
         found: dict[str, Any] = dict(self.key)
         found["operator_calls"] = self.operator_calls
@@ -170,8 +173,8 @@ class Row:
         return found | cell_dict(self.cell)
 
 
-@dataclass(frozen=True)
-class First:
+@dataclass(frozen=True, repr=False)
+class First(Result):
     """The first time that a function made a NaN, an infinity or a subnormal number.
 
     Attributes:
@@ -192,12 +195,17 @@ class First:
     time_ns: int
     after_s: float
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """Return what made it, where, and when."""
         kind = self.dtype if self.device == DEVICES[0] else f"{self.dtype}, {self.device}"
         return (
             f"{self.function} ({kind}) in {self.operator or 'no operator'}, layer "
             f"{self.module or NO_MODULE}, {self.stage}, after {self.after_s:.3f} s"
         )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
 
 
 def grouped(rows: Records, key: Sequence[str]) -> tuple[Records, NDArray[np.intp]]:

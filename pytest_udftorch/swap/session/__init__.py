@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The swap itself: the slots of the process, and sessions over them."""
+"""Where is a slot bound, and where is it restored? What is open now?"""

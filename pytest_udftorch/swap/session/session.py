@@ -19,11 +19,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pytest_udftorch import errors
 from pytest_udftorch.base.compat import torch_summary
-from pytest_udftorch.base.notebook import Showable, Shown
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.compiled import dynamo, inductor, optimizers
 from pytest_udftorch.swap.compiled import triton as triton_kernels
 from pytest_udftorch.swap.compiled.follower import follower
@@ -73,7 +73,7 @@ _RUNS_LATER: Final = (
 )
 
 
-class Session(Showable):
+class Session(Result):
     """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
 
     :func:`patched` makes one.
@@ -147,6 +147,21 @@ class Session(Showable):
         ]
         notes = [f"swaps {', '.join(missing)}"] if missing and not self.library.stock else []
         return Shown(title, header, rows, notes)
+
+    def document(self) -> dict[str, Any]:
+        """Return what is swapped and what was reached as plain data."""
+        return {
+            "library": self.library.name,
+            "version": self.library.version,
+            "state": self._state,
+            "build_id": self.build.build_id if self.build else None,
+            "cpu_level": self.build.cpu_level if self.build else None,
+            "cuda_form": self.cuda_form,
+            "functions": list(self.functions),
+            "composites": list(self.composites),
+            "operators": list(self.operators),
+            "reached": self.reached,
+        }
 
     @property
     def wants_every_function(self) -> bool:

@@ -139,7 +139,7 @@ def _from_driver() -> tuple[Gpu, ...]:
 
 
 def measurement_file() -> Path:
-    """Return the file that holds what ``udftorch cuda-form`` measured."""
+    """Return the file that holds what ``udftorch setup cuda-form`` measured."""
     return cache_folder() / "cuda-form.json"
 
 

@@ -212,7 +212,7 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     session, which must not read every source.
     """
     files = []
-    for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
+    for path in (*library.description_files(), *library.source_files()):
         try:
             files.append((path, *state_of(os.stat(path))))
         except OSError as error:
@@ -348,7 +348,7 @@ def include_flags(library: UdfLibrary) -> list[str]:
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
-    """Return what udf-widen is to make, in the format that docs/passes.md describes."""
+    """Return what udf-widen is to make, in the format that docs/swap/passes.md describes."""
     return {
         "functions": [
             {

@@ -114,14 +114,14 @@ class Baseline:
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            whole_file.write(path, self.text())
+            whole_file.write(path, self.file_text())
         except OSError as error:
             raise BaselineError(
                 f"Cannot write the baseline {path}: {error.strerror or error}. Choose another "
                 "folder with --udf-storage."
             ) from error
 
-    def text(self) -> str:
+    def file_text(self) -> str:
         """Return the file's text: sorted, a row on each line."""
         blocks = [
             f'"format": {json.dumps(FORMAT)}',

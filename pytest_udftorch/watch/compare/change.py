@@ -7,10 +7,18 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
+from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.table import text_table
 from pytest_udftorch.errors import CompareError, CompareLimitError, nearest
 from pytest_udftorch.watch.compare.figures import QUANTITIES, Figures, Key, Step
+
+#: What becomes of a line of a table: beyond a limit, or changed to more, to less or otherwise.
+Mark: TypeAlias = Literal["beyond", "more", "less", "other", ""]
+
+#: How many rows of a kind that only some files have are named.
+_NAMED: Final = 5
 
 #: Words of limits -> whether a percentage means something there.
 LIMITS: Final = {
@@ -84,6 +92,27 @@ class Change:
     broken: tuple[Limit, ...]
 
     @property
+    def mark(self) -> Mark:
+        """Whether the change is beyond a limit, to more, to less, or neither."""
+        if self.broken:
+            return "beyond"
+        amounts = [s.amount for s in self.steps if s is not None and s.amount is not None]
+        if QUANTITIES[self.quantity].either or not any(amounts):
+            return "other"
+        return "more" if max(amounts) > 0 else "less"
+
+    def cells(self) -> list[str]:
+        """Return its line of a table."""
+        shown = QUANTITIES[self.quantity].shown
+        first, *others = ("-" if value is None else shown(value) for value in self.values)
+        cells = [self.name, first]
+        for value, step in zip(others, self.steps, strict=True):
+            cells += [value, "" if step is None else step.text]
+        if self.broken:
+            cells[-1] += f"  beyond {', '.join(map(str, self.broken))}"
+        return cells
+
+    @property
     def changed(self) -> bool:
         """Whether a value differs from the first."""
         return any(step is not None and step.text for step in self.steps)
@@ -106,8 +135,8 @@ class Change:
         return found
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """Figures of several files, the first of which is what the others are compared with.
 
     Attributes:
@@ -136,6 +165,87 @@ class Comparison:
         names = [n for n in self.files[0].about if all(n in f.about for f in self.files)]
         facts = {name: [f.about[name] or "none" for f in self.files] for name in names}
         return {name: values for name, values in facts.items() if len(set(values)) > 1}
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns behind that of the figure."""
+        first, *others = self.labels
+        if len(others) == 1:
+            return [first, others[0], "change"]
+        return [first, *(text for label in others for text in (label, "change"))]
+
+    @property
+    def missing(self) -> dict[tuple[str, ...], list[tuple[str, ...]]]:
+        """Labels of files -> rows that these alone have."""
+        found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        for key, labels in self.only:
+            found.setdefault(labels, []).append(key)
+        return found
+
+    def lines(self, *, everything: bool = False) -> list[tuple[str, Mark]]:
+        """Return the lines of a table for a terminal, each with its mark.
+
+        Args:
+            everything: show what has not changed, too.
+        """
+        found: list[tuple[str, Mark]] = []
+        for name, values in self.differs.items():
+            said = "; ".join(f"{v} in {f}" for v, f in zip(values, self.labels, strict=True))
+            found.append((f"{name} differs: {said}", "other"))
+        chosen = [c for c in self.changes if everything or c.changed or c.broken]
+        if chosen:
+            table = text_table(["", *self.header], [change.cells() for change in chosen])
+            head, rule, *body = table.split("\n")
+            found += [(head, ""), (rule, "")]
+            found += [(line, change.mark) for line, change in zip(body, chosen, strict=True)]
+        same = sum(not (c.changed or c.broken) for c in self.changes)
+        if same and not everything:
+            others = "other figures" if chosen else "figures"
+            found.append((f"{same:,} {others} are the same", ""))
+        for labels, keys in self.missing.items():
+            named = "; ".join(", ".join(key) for key in keys[:_NAMED])
+            more = f"; and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+            found.append((f"only in {', '.join(labels)}: {named}{more}", "other"))
+        return found
+
+    def text(self) -> str:
+        """Return the table of what has changed, for a terminal."""
+        return "\n".join(line for line, _ in self.lines())
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as plain data, with infinities as text."""
+        files = [{"label": f.label, "kind": f.kind, "about": dict(f.about)} for f in self.files]
+        return {
+            "files": files,
+            "changes": [
+                {
+                    "row": list(change.key),
+                    "quantity": change.quantity,
+                    "values": [_plain(value) for value in change.values],
+                    "changes": [
+                        None
+                        if step is None
+                        else {
+                            "amount": _plain(step.amount), "share": _plain(step.share),
+                            "text": step.text,
+                        }
+                        for step in change.steps
+                    ],
+                    "beyond": [str(limit) for limit in change.broken],
+                }
+                for change in self.changes
+            ],
+            "only": [{"row": list(key), "in": list(labels)} for key, labels in self.only],
+            "failures": self.failures,
+        }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
 
 
 def compare(files: Sequence[Figures], limits: Sequence[Limit] = ()) -> Comparison:

@@ -9,6 +9,7 @@ by the sum of the Chebyshev coefficients of its difference from a longer Taylor 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -164,8 +165,9 @@ def array(kind: str, name: str, values: list[str]) -> list[str]:
     return [f"static const {kind} {name}[] = {{", *(f"    {v}," for v in values), "};"]
 
 
-def quick_tables(name: str, columns: list[tuple[float, ...]]) -> list[str]:
-    """Return the lines of the quick path's three tables of logarithms."""
+def tables(name: str, logarithms: Iterable[tuple[float, float, float]]) -> list[str]:
+    """Return the lines of three tables, with a part of each logarithm."""
+    columns = zip(*logarithms, strict=True)
     return [
         line
         for part, column in zip(("high", "low", "rest"), columns, strict=True)
@@ -179,9 +181,9 @@ def two(value: mpf, bits: int) -> str:
     return f"UDF_WORDS(0x{high:016x}, 0x{low:016x})"
 
 
-def three(value: mpf) -> str:
-    """Return a number in units of 2^-UNIT as an initialiser of udf_log_sum."""
-    high, middle, low = words(value, UNIT, 3)
+def three(value: mpf, unit: int = UNIT) -> str:
+    """Return a number in units of 2^-unit as an initialiser of udf_log_sum."""
+    high, middle, low = words(value, unit, 3)
     return f"{{UDF_WORDS(0x{high:016x}, 0x{middle:016x}), UINT64_C(0x{low:016x})}}"
 
 
@@ -189,9 +191,8 @@ def lines() -> list[str]:
     """Return the lines of the header."""
     coefficients = cubic_factor()
     table = steps()
-    columns = list(zip(*(split(-mpmath.log(mpf(s.c))) for s in table), strict=True))
+    logarithms = [-mpmath.log(mpf(s.c)) for s in table]
     high, low = ln2_parts()
-    quick = list(zip(*(quick_split(-mpmath.log(mpf(s.c))) for s in table), strict=True))
     quick_high, quick_low = ln2_parts(QUICK_BITS)
     error = mpmath.log(polynomial_error(coefficients), 2)
     return [
@@ -211,15 +212,11 @@ def lines() -> list[str]:
         f"#define LOG_LN2_QUICK_LO {quick_low.hex()}",
         *(f"#define LOG_Q{i} {value.hex()}" for i, value in enumerate(coefficients)),
         *array("float", "udf_log_reciprocal", [f"{s.c.hex()}f" for s in table]),
-        *(
-            line
-            for name, column in zip(("high", "low", "rest"), columns, strict=True)
-            for line in array("float", f"udf_log_{name}", [f"{v.hex()}f" for v in column])
-        ),
-        *quick_tables("udf_log_quick", quick),
+        *tables("udf_log", map(split, logarithms)),
+        *tables("udf_log_quick", map(quick_split, logarithms)),
         f"// log(2), and what the table gives of -log(c), in units of 2^-{UNIT}.",
         f"static const udf_log_sum udf_log_ln2 = {three(mpmath.log(2))};",
-        *array("udf_log_sum", "udf_log_exact", [three(-mpmath.log(mpf(s.c))) for s in table]),
+        *array("udf_log_sum", "udf_log_exact", [three(v) for v in logarithms]),
         f"// 1/{SERIES}, ..., 1/2, 1 in units of 2^-127.",
         *array("udf_u128", "udf_log_inverse",
                [two(mpf(1) / n, 127) for n in range(SERIES, 0, -1)]),

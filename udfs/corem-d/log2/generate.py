@@ -24,17 +24,9 @@ def log2(value: mpf) -> mpf:
     return mpmath.log(value) / mpmath.log(2)
 
 
-def sum_of(value: mpf) -> str:
-    """Return a number in units of 2^-UNIT as an initialiser of udf_log_sum."""
-    high, middle, low = LOG["words"](value, UNIT, 3)
-    return f"{{UDF_WORDS(0x{high:016x}, 0x{middle:016x}), UINT64_C(0x{low:016x})}}"
-
-
 def lines() -> list[str]:
     """Return the lines of the header."""
-    steps = LOG["steps"]()
-    columns = list(zip(*(LOG["split"](-log2(mpf(s.c))) for s in steps), strict=True))
-    quick = list(zip(*(LOG["quick_split"](-log2(mpf(s.c))) for s in steps), strict=True))
+    logarithms = [-log2(mpf(s.c)) for s in LOG["steps"]()]
     inverse = 1 / mpmath.log(2)
     high = LOG["nearest"](inverse)
     words = LOG["words"](inverse, 191, 3)[::-1]
@@ -46,14 +38,10 @@ def lines() -> list[str]:
         "#define UDF_LOG2_D_CONSTANTS_H",
         f"#define LOG2_E_HI {high.hex()}",
         f"#define LOG2_E_LO {LOG['nearest'](inverse - mpf(high)).hex()}",
-        *(
-            line
-            for name, column in zip(("high", "low", "rest"), columns, strict=True)
-            for line in LOG["array"]("float", f"udf_log2_{name}", [f"{v.hex()}f" for v in column])
-        ),
-        *LOG["quick_tables"]("udf_log2_quick", quick),
+        *LOG["tables"]("udf_log2", map(LOG["split"], logarithms)),
+        *LOG["tables"]("udf_log2_quick", map(LOG["quick_split"], logarithms)),
         f"// -log2(c) in units of 2^-{UNIT}.",
-        *LOG["array"]("udf_log_sum", "udf_log2_exact", [sum_of(-log2(mpf(s.c))) for s in steps]),
+        *LOG["array"]("udf_log_sum", "udf_log2_exact", [LOG["three"](v, UNIT) for v in logarithms]),
         "// 1/log(2) in units of 2^-191.",
         "static const udf_wide udf_log2_e = {{"
         + ", ".join(f"UINT64_C(0x{word:016x})" for word in words) + "}};",

@@ -69,7 +69,6 @@ def lines() -> list[str]:
     coefficients = LOG["cubic_factor"](RADIUS, TERMS)
     error = mpmath.log(LOG["polynomial_error"](coefficients, RADIUS), 2)
     shifts = [less_one(j) for j in numbers()]
-    columns = list(zip(*(LOG["split"](-mpmath.log(1 + mpf(d))) for d in shifts), strict=True))
     factorials = [1 / mpmath.factorial(n) for n in range(FACTORIALS, 0, -1)]
     return [
         "// SPDX-License-Identifier: Apache-2.0",
@@ -83,11 +82,7 @@ def lines() -> list[str]:
         f"#define POW_STEPS_TO_1 {float(STEPS_TO_1)}",
         *(f"#define POW_Q{i} {value.hex()}" for i, value in enumerate(coefficients)),
         *LOG["array"]("float", "udf_pow_less_one", [f"{d.hex()}f" for d in shifts]),
-        *(
-            line
-            for name, column in zip(("high", "low", "rest"), columns, strict=True)
-            for line in LOG["array"]("float", f"udf_pow_{name}", [f"{v.hex()}f" for v in column])
-        ),
+        *LOG["tables"]("udf_pow", (LOG["split"](-mpmath.log(1 + mpf(d))) for d in shifts)),
         f"#define POW_HALVINGS {HALVINGS}",
         f"// log(2), 1/{FACTORIALS}!, ..., 1/1! and 1/{INVERSES}, ..., 1/2 in units of 2^-{LONG}.",
         f"static const udf_long udf_pow_ln2 = {long(mpmath.log(2))};",

@@ -15,17 +15,25 @@ Chebyshev points by least squares.
 
 from __future__ import annotations
 
-import argparse
 import math
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import mpmath
 import numpy as np
+from intervals import UNIT as HALF
+from intervals import (
+    Interval,
+    Row,
+    chebyshev,
+    columns_of,
+    command_line,
+    entries,
+    fit,
+    header,
+    single,
+    tables,
+)
 from mpmath import mp, mpf
-from odd_quick import chebyshev, single, table
-from rows_wide import weighted
 
 mp.prec = 200
 
@@ -35,8 +43,6 @@ SCALE = 31.484375
 DEGREE = 4
 #: pi, too, begins with a multiple of it, so that all sums are.
 UNIT = 2.0**-22
-#: Half a unit in the last place of float, relative.
-HALF = 2.0**-24
 #: The share of an interval, around its middle, in which its center is looked for.
 SHARE = 0.75
 #: What a width has above the error that is estimated, and above that.
@@ -55,46 +61,30 @@ HALF_PI = round(math.pi / 2 / UNIT) * UNIT
 LOW = single(mp.pi / 2 / HALF_PI - 1)
 
 
-@dataclass(frozen=True)
-class Row:
-    """The entries of one row: floats. p begins with p2."""
-
-    center: float
-    value: float
-    slope: float
-    p: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The quotients of one row."""
+@dataclass(frozen=True, kw_only=True)
+class Quotients(Interval):
+    """The quotients of one row, without a margin."""
 
     number: int
 
-    @property
-    def low(self) -> float:
-        """Return the least quotient."""
-        return max(0.0, (self.number - 0.5) / SCALE)
-
-    @property
-    def high(self) -> float:
-        """Return the largest quotient."""
-        return min(1.0, (self.number + 0.5) / SCALE)
+    @classmethod
+    def of(cls, number: int) -> Quotients:
+        """Return those of the row of a number."""
+        low, high = max(0.0, (number - 0.5) / SCALE), min(1.0, (number + 0.5) / SCALE)
+        return cls(low=low, high=high, number=number)
 
     def slope(self, c: np.ndarray) -> np.ndarray:
         """Return the best slope for a center: what r^5 asks for is in it."""
-        half = (self.high - self.low) / 2
         fifth = (1 - 10 * c**2 + 5 * c**4) / (5 * (1 + c**2) ** 5)
-        return 1 / (1 + c**2) - 5 / 16 * fifth * half**4
+        return 1 / (1 + c**2) - 5 / 16 * fifth * self.half**4
 
     def center(self) -> float:
         """Return the center that gives the least width."""
         if not self.number:
             return 0.0
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        middle, half = self.middle, self.half
         # The difference to the center must be exact.
-        most = 2.0**24 * float(np.spacing(np.float32(self.low)))
-        share = min(SHARE, most / half - 1 - 2.0**-20)
+        share = min(SHARE, self.reach / half - 1 - 2.0**-20)
         spacing = float(np.spacing(np.float32(middle + share * half)))
         c = np.arange(middle - share * half, middle + share * half, spacing)
         c = np.unique(c.astype(np.float32)).astype(np.float64)
@@ -109,20 +99,21 @@ class Interval:
         best = np.argsort(np.maximum(*ends) + rest, kind="stable")[:KEPT]
         return min(map(float, c[best]), key=lambda center: self.width(self.row(center)))
 
-    def row(self, center: float) -> Row:
-        """Return the entries for a center."""
-        points = chebyshev(mpf(self.low) - center, mpf(self.high) - center, FITTED)
+    def row(self, center: float | None = None) -> Row:
+        """Return the best entries, or those for a center."""
+        if center is None:
+            center = self.center()
+        points = self.points(center, FITTED)
         value = round(math.atan(center) / UNIT) * UNIT
         slope = single(self.slope(np.float64(center))) if self.number else 1.0
         values = [mpmath.atan(center + x) - value - slope * x for x in points]
         # In the first row the error counts relative to the result.
-        weights = [mpf(1) if self.number else 1 / x for x in points]
+        weights = None if self.number else [1 / x for x in points]
         free = list(range(2, DEGREE + 1))
         found: list[float] = []
         while free:
-            weighed = [w * v for w, v in zip(weights, values, strict=True)]
             # What rounding takes away is made up for by the rest.
-            found.append(single(weighted(points, weighed, free, weights)[0]))
+            found.append(single(fit(points, values, free, weights)[0]))
             n = free.pop(0)
             values = [v - found[-1] * x**n for x, v in zip(points, values, strict=True)]
         return Row(center, value, slope, tuple(found))
@@ -144,52 +135,21 @@ class Interval:
         return MARGIN * found + OTHER_ROUNDINGS / CAP
 
 
-def chosen(header: str) -> list[float]:
-    """Return the centers, from a header that was written before."""
-    body = re.findall(r"_wide_center\[\] = {(.*?)};", header, re.DOTALL)[0]
-    return [float.fromhex(v) for v in re.findall(r"(0x\S+)f,", body)]
-
-
-def text(kept: list[float] | None = None) -> str:
+def text(centers: list[float] | None = None) -> str:
     """Return the header, with the centers that are kept."""
-    rows = []
-    for number in range(ROWS):
-        interval = Interval(number)
-        row = interval.row(kept[number] if kept else interval.center())
-        rows.append((row, single(interval.width(row))))
-    columns = {
-        "center": [r.center for r, _ in rows],
-        "value": [r.value for r, _ in rows],
-        "slope": [r.slope for r, _ in rows],
-        **{f"p{n + 2}": [r.p[n] for r, _ in rows] for n in range(DEGREE - 1)},
-        "width": [w for _, w in rows],
-    }
-    guard = "UDF_ATAN2_WIDE_CONSTANTS_H"
-    return "\n".join(
-        [
-            "// SPDX-License-Identifier: Apache-2.0",
-            "// Generated by atan2_wide.py; do not edit.",
-            "// clang-format off",
-            f"#ifndef {guard}",
-            f"#define {guard}",
-            f"#define UDF_ATAN2_WIDE_SCALE {SCALE.hex()}f",
-            f"#define UDF_ATAN2_WIDE_HALF_PI {HALF_PI.hex()}f",
-            f"#define UDF_ATAN2_WIDE_LOW {LOW.hex()}f",
-            f"#define UDF_ATAN2_WIDE_CAP {CAP.hex()}f",
-            *(table(f"udf_atan2_wide_{what}", values) for what, values in columns.items()),
-            f"#endif // {guard}",
-        ]
-    )
-
-
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="header whose centers are kept")
-    options = parser.parse_args()
-    kept = chosen(options.keep.read_text(encoding="utf-8")) if options.keep else None
-    print(text(kept))
+    every = [Quotients.of(number) for number in range(ROWS)]
+    rows = [q.row(None if centers is None else centers[q.number]) for q in every]
+    widths = [single(q.width(row)) for q, row in zip(every, rows, strict=True)]
+    lines = [
+        f"#define UDF_ATAN2_WIDE_SCALE {SCALE.hex()}f",
+        f"#define UDF_ATAN2_WIDE_HALF_PI {HALF_PI.hex()}f",
+        f"#define UDF_ATAN2_WIDE_LOW {LOW.hex()}f",
+        f"#define UDF_ATAN2_WIDE_CAP {CAP.hex()}f",
+        *tables("udf_atan2_wide", columns_of(rows) | {"width": widths}),
+    ]
+    return header(__file__, "UDF_ATAN2_WIDE_CONSTANTS_H", lines)
 
 
 if __name__ == "__main__":
-    main()
+    _, HEADER = command_line(__doc__)
+    print(text(None if HEADER is None else entries(HEADER, "center")))

@@ -6,40 +6,44 @@
 
 The second form keeps the centers and margins that another run found.
 
-A row is an interval of an argument v around a center c, and f(c + r) is value + slope r + p2 r^2 +
-... in it. The center is chosen so that value and slope are floats but for errors that do not count
-(after S. Gal, Accurate tables, 1986); then the other coefficients fit the function at Chebyshev
-points by least squares. All are multiplied by 1 + margin: see rows_wide.h.
+The method is that of intervals.py, for an argument v. A center suits the value and the slope: see
+rows_wide.h.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import mpmath
 import numpy as np
+from intervals import (
+    MARGIN,
+    OTHER_ROUNDINGS,
+    UNIT,
+    Interval,
+    Kept,
+    Row,
+    chebyshev,
+    columns,
+    command_line,
+    fit,
+    header,
+    kept,
+    single,
+    tables,
+)
 from mpmath import mp, mpf
-from odd_quick import chebyshev, single, table
 
 mp.prec = 200
 
 ROWS = 32
-#: Half a unit in the last place of float, relative.
-UNIT = 2.0**-24
 #: The share of an interval, around its middle, in which its center is looked for.
 SHARE = 0.5
 CANDIDATES = 1 << 21
-#: What a margin has above the error that is estimated, and above that.
-MARGIN = 1.0625
 #: The margin of a row that begins with a value that is no float.
 TOP_MARGIN = 1.5 * 2.0**-36
-OTHER_ROUNDINGS = 2.0**-41
 #: Points at which an error is looked at, and to which coefficients are fitted.
 POINTS = 60
 FITTED = 24
@@ -162,32 +166,13 @@ FUNCTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """The entries of one row: floats. p begins with p2."""
-
-    center: float
-    value: float
-    slope: float
-    p: tuple[float, ...]
-    more: float
-
-    def exact(self, r: mpf) -> mpf:
-        """Return the value of the polynomial."""
-        p = sum(mpf(v) * r ** (n + 2) for n, v in enumerate(self.p))
-        return self.value + self.more + r * mpf(self.slope) + p
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The arguments from low to high of a branch times 1 + margin."""
+@dataclass(frozen=True, kw_only=True)
+class BranchInterval(Interval):
+    """The arguments of one row, of one branch."""
 
     branch: Branch
     degree: int
     pairs: bool
-    low: float
-    high: float
-    margin: float = 0.0
 
     def exact(self, v: mpf) -> mpf:
         """Return the function times 1 + margin, or 1 + margin v / high from 0 on."""
@@ -201,15 +186,13 @@ class Interval:
 
     def center(self) -> float:
         """Return the center whose value and slope are near to floats, and the rest short."""
-        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        middle, half = self.middle, self.half
         share = SHARE
         if self.low <= 0 <= self.high and (self.low < 0 or self.pairs):
             return 0.0
         if self.low > 0 or self.high < 0:
             # The difference to the center must be exact.
-            least = min(abs(self.low), abs(self.high))
-            most = 2.0**24 * float(np.spacing(np.float32(least)))
-            share = min(share, most / half - 1 - 2.0**-20)
+            share = min(share, self.reach / half - 1 - 2.0**-20)
         c = middle + half * np.linspace(-share, share, CANDIDATES).astype(np.float32)
         c = c.astype(np.float32)
         c = np.unique(c).astype(np.float64)
@@ -223,9 +206,11 @@ class Interval:
         wrong += 3 * UNIT * np.abs(np.gradient(slope, c) / 2) * largest**2
         return float(c[np.argmin(wrong)])
 
-    def row(self, center: float) -> Row:
-        """Return the entries for a center."""
-        points = chebyshev(mpf(self.low) - center, mpf(self.high) - center, FITTED)
+    def row(self, center: float | None = None) -> Row:
+        """Return the best entries, or those for a center."""
+        if center is None:
+            center = 0.0 if self.relative else self.center()
+        points = self.points(center, FITTED)
         more = self.branch.more
         free = list(range(2, self.degree + 1))
         if self.relative:
@@ -239,16 +224,15 @@ class Interval:
                 more = single(self.exact(mpf(center)) - value)
             slope = single(self.branch.slope(np.float64(center)) * (1 + self.margin))
             values = [self.exact(center + x) - value - more - slope * x for x in points]
-            weights = [mpf(1)] * len(points)
+            weights = None
         every: dict[int, mpf] = {}
         for n in free:
             # What rounding takes away is made up for by the rest.
             rest = [m for m in free if m >= n]
-            scaled = [w * v for w, v in zip(weights, values, strict=True)]
-            found = weighted(points, scaled, rest, weights)[0]
+            found = fit(points, values, rest, weights)[0]
             every[n] = mpf(single(found))
             values = [v - every[n] * x**n for x, v in zip(points, values, strict=True)]
-        return Row(center, value, slope, tuple(float(every[n]) for n in free), more)
+        return Row(center, value, slope, tuple(float(every[n]) for n in free), more=more)
 
     def largest(self, row: Row) -> float:
         """Return the largest error at some points, that of the roundings included.
@@ -267,40 +251,17 @@ class Interval:
             found = max(found, (error + 3 * UNIT * square) / share)
         return found
 
-
-def weighted(
-    points: Sequence[mpf], values: Sequence[mpf], powers: Sequence[int], weights: Sequence[mpf]
-) -> list[mpf]:
-    """Return the coefficients of these powers that fit the values best, weighted."""
-    matrix = mp.matrix(len(points), len(powers))
-    for i, x in enumerate(points):
-        for j, n in enumerate(powers):
-            matrix[i, j] = weights[i] * x**n
-    return list(mp.lu_solve(matrix, mp.matrix(values)))
+    def with_margin(self) -> tuple[Interval, Row]:
+        """Return the interval with a margin of few bits above its error, and its entries."""
+        if self.low != 0 or self.branch.top is None:
+            return super().with_margin()
+        found = replace(self, margin=TOP_MARGIN)
+        row = found.row(0.0)
+        assert MARGIN * found.largest(row) + OTHER_ROUNDINGS <= found.margin
+        return found, row
 
 
-def with_margin(interval: Interval) -> tuple[Interval, float]:
-    """Return the interval with a margin of few bits above its error, and its center.
-
-    The center depends on the margin and the error on the center, so that it takes some tries.
-    """
-    if interval.low == 0 and interval.branch.top is not None:
-        found = replace(interval, margin=TOP_MARGIN)
-        assert MARGIN * found.largest(found.row(0.0)) + OTHER_ROUNDINGS <= found.margin
-        return found, 0.0
-    center = 0.0 if interval.relative else interval.center()
-    least = MARGIN * interval.largest(interval.row(center)) + OTHER_ROUNDINGS
-    step = 2.0 ** (math.floor(math.log2(least)) - 3)
-    n = math.ceil(0.9 * least / step)
-    while True:
-        found = replace(interval, margin=n * step)
-        center = 0.0 if interval.relative else found.center()
-        if MARGIN * found.largest(found.row(center)) + OTHER_ROUNDINGS <= found.margin:
-            return found, center
-        n += 1
-
-
-def intervals(function: Function) -> dict[int, Interval]:
+def intervals(function: Function) -> dict[int, BranchInterval]:
     """Return the rows by their places in the tables."""
     found = {}
     for b in function.branches:
@@ -310,71 +271,22 @@ def intervals(function: Function) -> dict[int, Interval]:
             if low < high:
                 place = (b.first + k) % ROWS
                 assert place not in found
-                found[place] = Interval(b, function.degree, function.pairs, low, high)
+                found[place] = BranchInterval(
+                    low=low, high=high, branch=b, degree=function.degree, pairs=function.pairs
+                )
     return found
 
 
-def chosen(header: str) -> dict[int, tuple[float, float]]:
-    """Return center and margin by place, from a header that was written before."""
-    columns = [
-        [float.fromhex(v) for v in re.findall(r"(-?0x\S+)f,", body)]
-        for what in ("center", "width")
-        for body in re.findall(rf"_wide_{what}\[\] = {{(.*?)}};", header, re.DOTALL)
-    ]
-    return {i: (c, -w / 2) for i, (c, w) in enumerate(zip(*columns, strict=True))}
-
-
-def text(name: str, kept: dict[int, tuple[float, float]] | None = None) -> str:
+def text(name: str, found: Kept | None = None) -> str:
     """Return the header, with the centers and margins that are kept."""
     function = FUNCTIONS[name]
-    rows: dict[int, tuple[Row, float]] = {}
-    for place, interval in intervals(function).items():
-        if kept is not None:
-            center, margin = kept[place]
-            rows[place] = replace(interval, margin=margin).row(center), margin
-        else:
-            found, center = with_margin(interval)
-            rows[place] = found.row(center), found.margin
-    empty = Row(0.0, 0.0, 0.0, (0.0,) * (function.degree - 1), 0.0), 0.0
-    every = [rows.get(i, empty) for i in range(ROWS)]
-    columns = {
-        "center": [r.center for r, _ in every],
-        "value": [r.value for r, _ in every],
-        "slope": [r.slope for r, _ in every],
-        **{f"p{n + 2}": [r.p[n] for r, _ in every] for n in range(function.degree - 1)},
-        # Both margins, one of which is in all entries; negative.
-        "width": [-2 * m for _, m in every],
-    }
-    if function.pairs:
-        columns["low"] = [r.more for r, _ in every]
-        more = []
-    else:
-        more = [f"#define UDF_{name.upper()}_WIDE_MORE {function.branches[1].more.hex()}f"]
-    guard = f"UDF_{name.upper()}_WIDE_CONSTANTS_H"
-    return "\n".join(
-        [
-            "// SPDX-License-Identifier: Apache-2.0",
-            "// Generated by rows_wide.py; do not edit.",
-            "// clang-format off",
-            f"#ifndef {guard}",
-            f"#define {guard}",
-            f"#define UDF_{name.upper()}_WIDE_SCALE {function.scale.hex()}f",
-            *more,
-            *(table(f"udf_{name}_wide_{what}", values) for what, values in columns.items()),
-            f"#endif // {guard}",
-        ]
-    )
-
-
-def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("function", choices=FUNCTIONS)
-    parser.add_argument("--keep", type=Path, help="header whose centers and margins are kept")
-    options = parser.parse_args()
-    kept = chosen(options.keep.read_text(encoding="utf-8")) if options.keep else None
-    print(text(options.function, kept))
+    macro = f"#define UDF_{name.upper()}_WIDE"
+    more = [] if function.pairs else [f"{macro}_MORE {function.branches[1].more.hex()}f"]
+    every = columns(intervals(function), ROWS, function.degree, found, more=function.pairs)
+    lines = [f"{macro}_SCALE {function.scale.hex()}f", *more, *tables(f"udf_{name}_wide", every)]
+    return header(__file__, f"UDF_{name.upper()}_WIDE_CONSTANTS_H", lines)
 
 
 if __name__ == "__main__":
-    main()
+    NAME, HEADER = command_line(__doc__, FUNCTIONS)
+    print(text(str(NAME), kept(HEADER)))

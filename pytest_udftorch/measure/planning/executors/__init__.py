@@ -30,6 +30,7 @@ from torch import nn
 from pytest_udftorch.measure.planning.executor import Executor, Run
 from pytest_udftorch.measure.planning.executors import (
     aotinductor,
+    export,
     interpreted,
     iree,
     jax,
@@ -52,6 +53,7 @@ REGISTRY: Final = Registry(
             interpreted,
             torch_compile,
             torchscript,
+            export,
             aotinductor,
             lazy,
             thunder,

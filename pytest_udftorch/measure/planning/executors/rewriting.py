@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends that rewrite the graph: see docs/rewriting.md."""
+"""Backends that rewrite the graph: see docs/measure/rewriting.md."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.measure.rewrite.taso.language import (
     OPERATORS,
     SHAPES,
@@ -48,8 +49,8 @@ def nodes(term: Term) -> int:
     return 0 if isinstance(term, str) else 1 + sum(map(nodes, term[1:]))
 
 
-@dataclass(frozen=True)
-class Funnel:
+@dataclass(frozen=True, repr=False)
+class Funnel(Result):
     """How many candidates each step left.
 
     Attributes:
@@ -77,8 +78,16 @@ class Funnel:
     after_common_subgraphs: int | None = None
     verified: int | None = None
 
-    def to_json(self) -> dict[str, int | None]:
-        """Return a JSON object."""
+    def _shown(self) -> Shown:
+        rows = [
+            (name.replace("_", " "), "not taken" if count is None else f"{count:,}")
+            for name, count in self.document().items()
+        ]
+        title = f"candidates of up to {self.operators} operators"
+        return Shown(title, ("step", "candidates"), rows[1:])
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
         return asdict(self)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-import json
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -19,11 +18,27 @@ from typing import Any, Final
 
 import torch
 
+from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.base.plain_data import shown
 from pytest_udftorch.errors import RuleError
 from pytest_udftorch.measure.rewrite.taso.language import Term, show
 from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge
+
+_OTHER: Final = (
+    "{path} is no journal of judgements with these axioms: it begins with {start}. Name another "
+    "file, or delete it."
+)
+_JUDGEMENT: Final = shapes.record(
+    {
+        "rule": shapes.text(),
+        "by_axioms": shapes.flag,
+        "by_numbers": shapes.text(),
+        "why": shapes.text(),
+    },
+    closed=True,
+)
 
 #: Candidates that one task judges: a line of the journal is written at the latest after so many.
 _TASK: Final = 16
@@ -42,39 +57,22 @@ def _judged(pairs: Sequence[tuple[Term, Term]]) -> list[Proof]:
     return [judge(*pair) for pair in pairs]
 
 
-def _head() -> dict[str, Any]:
-    """Return what judgements depend on."""
-    return {
-        "axioms": hashlib.sha256(AXIOMS.read_bytes()).hexdigest()[:16],
-        "instances": INSTANCES,
-    }
+class _Judgements(Journal):
+    """Proofs by the names of the rules."""
 
+    kind = "judgements"
+    words = Words(parts="proofs", foreign=_OTHER, other=_OTHER)
 
-def _kept(journal: Path) -> dict[str, Proof]:
-    """Return the judgements of a journal; begin it if there is none.
+    def __init__(self, path: Path) -> None:
+        self.known: dict[str, Proof] = {}
+        axioms = hashlib.sha256(AXIOMS.read_bytes()).hexdigest()[:16]
+        # What judgements depend on.
+        super().__init__(path, {"axioms": axioms, "instances": INSTANCES})
 
-    Raises:
-        RuleError: it is no journal, or one with other axioms.
-    """
-    head = json.dumps(_head())
-    if not journal.exists():
-        journal.write_text(head + "\n", encoding="utf-8")
-        return {}
-    first, *lines = journal.read_text(encoding="utf-8").splitlines() or [""]
-    if first != head:
-        raise RuleError(
-            f"{journal} is no journal of judgements with these axioms: it begins with "
-            f"{shown(first[:80])}. Name another file, or delete it."
-        )
-    known: dict[str, Proof] = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            name = row.pop("rule")
-            known[name] = Proof(**row)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # a line that was being written when the run ended
-    return known
+    def read(self, payload: dict[str, Any]) -> None:
+        _JUDGEMENT(payload, "the line")
+        rule = payload.pop("rule")
+        self.known[rule] = Proof(**payload)
 
 
 def _on_cores(
@@ -131,14 +129,14 @@ def judge_all(
         The proofs, in the order of the candidates.
 
     Raises:
-        RuleError: the journal is another file, or was made with other axioms; or no scheduler
-            answers.
+        JournalError: the journal is another file, was made with other axioms, or cannot be used.
+        RuleError: no scheduler answers.
         PackageMissingError: z3-solver is not installed, or a scheduler is given and dask is not
             whole.
     """
     package("z3", "Proving rules of rewriting")
-    place = None if journal is None else Path(journal)
-    known = {} if place is None else _kept(place)
+    kept = None if journal is None else _Judgements(Path(journal))
+    known = {} if kept is None else kept.known
     new = [pair for pair in dict.fromkeys(candidates) if _name(pair) not in known]
     tasks = [new[start : start + _TASK] for start in range(0, len(new), _TASK)]
     if not tasks:
@@ -150,8 +148,6 @@ def judge_all(
     for number, proofs in found:
         names = list(map(_name, tasks[number]))
         known.update(zip(names, proofs, strict=True))
-        if place is not None:
-            rows = [{"rule": n, **asdict(p)} for n, p in zip(names, proofs, strict=True)]
-            with place.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in rows))
+        if kept is not None:
+            kept.add(*({"rule": n, **asdict(p)} for n, p in zip(names, proofs, strict=True)))
     return [known[_name(pair)] for pair in candidates]

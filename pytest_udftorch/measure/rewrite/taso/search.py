@@ -7,7 +7,6 @@ import contextlib
 import copy
 import heapq
 import itertools
-import json
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +17,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.measure.planning.identity import device_name
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline, OutOfTime
@@ -43,6 +44,27 @@ def signature(node: fx.Node) -> str:
     return f"{node.target} {fx.map_arg((node.args, node.kwargs), lambda n: shown(n))}"
 
 
+_ROW: Final = shapes.record(
+    {**dict.fromkeys(("call", "device", "where"), shapes.text()), "ns": shapes.number()},
+    closed=True,
+)
+
+
+class _Times(Journal):
+    """Times of calls, on any machine."""
+
+    kind = "times"
+    words = Words(parts="times", option='options={"journal": ...}')
+
+    def __init__(self, path: Path) -> None:
+        self.rows: list[dict[str, Any]] = []
+        super().__init__(path, {})
+
+    def read(self, payload: dict[str, Any]) -> None:
+        _ROW(payload, "the line")
+        self.rows.append(payload)
+
+
 @dataclass
 class Costs:
     """Times of single calls, each measured once, with all threads of torch.
@@ -61,15 +83,11 @@ class Costs:
     deadline: Deadline = NEVER
 
     def __post_init__(self) -> None:
-        if self.journal is None or not self.journal.exists():
-            return
-        for line in self.journal.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
+        self._times = None if self.journal is None else _Times(self.journal)
+        for row in () if self._times is None else self._times.rows:
+            with contextlib.suppress(RuntimeError):  # this machine has no such device
                 if row["where"] == self._where(row["device"]):
                     self.known[row["call"]] = float(row["ns"])
-            except (ValueError, KeyError, TypeError, RuntimeError):
-                continue  # a line that was being written when the run ended, or another machine's
 
     @staticmethod
     def _where(device: str) -> str:
@@ -91,10 +109,9 @@ class Costs:
             devices = (t.device for t in tensors if isinstance(t, torch.Tensor))
             home = next(devices, torch.device("cpu"))
             self.known[key] = self._measured(node, home)
-            if self.journal is not None:
+            if self._times is not None:
                 row = {"call": key, "ns": self.known[key], "device": str(home)}
-                with self.journal.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({**row, "where": self._where(str(home))}) + "\n")
+                self._times.add({**row, "where": self._where(str(home))})
         return self.known[key]
 
     def _measured(self, node: fx.Node, home: torch.device) -> float:

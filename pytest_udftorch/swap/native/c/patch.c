@@ -12,8 +12,8 @@
 // reach too much and too little: the program's own calls of expf would go to
 // them, and libtorch's would not where libm comes earlier in the search.
 //
-// pytest_udftorch/swap/patch/stub.py compiles this file with a table of its own, as
-// patch_table.h. docs/patch.md says what a patch is.
+// pytest_udftorch/swap/patch/stub.py compiles this file with a table of its
+// own, as patch_table.h. docs/swap/patch.md says what a patch is.
 //
 //===----------------------------------------------------------------------===//
 

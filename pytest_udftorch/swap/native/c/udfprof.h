@@ -5,7 +5,8 @@
 // Cells: one per function, form and context of each thread. The functions that
 // the pass udf-instrument rewrites fill them (llvm/pass/InstrumentLanes.cpp,
 // observe.c). The observer of libtorch sets the context
-// (native/observer/observer.cpp). pytest_udftorch/swap/counting/collection.py reads them.
+// (native/observer/observer.cpp). pytest_udftorch/swap/counting/collection.py
+// reads them.
 //
 // A thread writes only its own cells, so a call needs no lock and no atomic
 // operation. Cells, contexts and threads are kept for the life of the process,

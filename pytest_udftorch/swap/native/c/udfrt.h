@@ -20,8 +20,8 @@
 /// number when it loads the library.
 #define UDFRT_ABI 3
 
-/// Room for every symbol of pytest_udftorch/swap/library/symbols.py; trampolines.S
-/// emits this many.
+/// Room for every symbol of pytest_udftorch/swap/library/symbols.py;
+/// trampolines.S emits this many.
 #define UDFRT_TRAMPOLINES 512
 
 /// One relocated pointer of a loaded shared object.

@@ -5,47 +5,24 @@
 // A session registers kernels written in Python for CPU operators. For those
 // listed at the end of this file, kernels of this file are registered above
 // them. The first call of a kind goes to Python, which compiles the loops of
-// native/operator/cpu_loops.h, runs one, and tells which (udfcpu_publish). Calls
-// of that kind run it from here afterwards, without Python. All else goes to
-// the kernel in Python: tensors with gaps, broadcasting, errors. A call in a
+// native/operator/cpu_loops.h, runs one, and tells which (udfcpu_publish).
+// Calls of that kind run it from here afterwards, without Python. All else goes
+// to the kernel in Python: tensors with gaps, broadcasting, errors. A call in a
 // dtype that the session does not compute goes to the stock kernel.
 //
-// pytest_udftorch/swap/cpu/direct.py compiles this file against the headers of the
-// installed torch.
+// pytest_udftorch/swap/cpu/direct.py compiles this file against the headers of
+// the installed torch.
 //
 //===----------------------------------------------------------------------===//
 
-#include "glibc.h"
-#include "libstdcxx.h"
+#include "overload.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <atomic>
-#include <bit>
-#include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <vector>
 
-#define EXPORT __attribute__((visibility("default")))
-
-// What headers of newer C libraries ask for, so that this library also loads
-// beside older ones. The process counts as having several threads.
-char __libc_single_threaded = 0;
-
 namespace {
-
-using at::Tensor;
-using c10::KernelFunction;
-using c10::OperatorHandle;
-
-constexpr c10::DispatchKeySet Cpu(c10::DispatchKey::CPU);
 
 //===----------------------------------------------------------------------===//
 // Loops
@@ -110,19 +87,13 @@ struct Entry {
   std::atomic<bool> Ran{false};
 };
 
-/// An overload. It lives as long as the process.
-struct Overload {
-  explicit Overload(OperatorHandle Op) : Op(std::move(Op)) {}
+struct Overload : Registered<Overload, Key, c10::DispatchKey::CPU> {
+  explicit Overload(OperatorHandle Op)
+      : Registered(std::move(Op)),
+        Power(this->Op.operator_name().name.starts_with("aten::pow")) {}
 
-  OperatorHandle Op;
-  KernelFunction Kernel; ///< of this file
-  std::optional<c10::impl::CppSignature> Signature;
-  std::optional<c10::RegistrationHandleRAII> Registration;
-  KernelFunction Below; ///< the kernel in Python
-  KernelFunction Stock;
-  bool Power = false;              ///< some of its exponents need no function
+  const bool Power;                ///< some of its exponents need no function
   std::atomic<uint32_t> Dtypes{0}; ///< that the session computes, as bits
-  std::atomic<uint64_t> Generation{0};
   std::atomic<Entry *> Slots[16] = {};
 
   Entry *find(const Key &K) const {
@@ -140,92 +111,28 @@ struct Overload {
   }
 };
 
-std::mutex Lock; // of what follows
 std::vector<std::unique_ptr<Entry>> &entries() {
   static auto *All = new std::vector<std::unique_ptr<Entry>>;
   return *All;
 }
-std::map<std::string, std::unique_ptr<Overload>> &overloads() {
-  // Never destroyed: kernels in Python must not die after the interpreter.
-  static auto *All = new std::map<std::string, std::unique_ptr<Overload>>;
-  return *All;
-}
-std::atomic<uint64_t> Launches{0};
 
 /// Whether this thread's calls all go to the kernels in Python.
 thread_local bool ToPython = false;
-
-/// While one lives, the thread is in a kernel in Python.
-struct Slow {
-  Slow(Overload &O, const Key *K, const void *First)
-      : O(O), K(K), First(First), Generation(O.Generation), Outer(Innermost) {
-    Innermost = this;
-  }
-  ~Slow() { Innermost = Outer; }
-  Slow(const Slow &) = delete;
-  Slow &operator=(const Slow &) = delete;
-
-  Overload &O;
-  const Key *K; ///< null if calls like this are not run from here
-  const void *First;
-  uint64_t Generation;
-  Slow *Outer;
-  static inline thread_local Slow *Innermost = nullptr;
-};
 
 //===----------------------------------------------------------------------===//
 // One call
 //===----------------------------------------------------------------------===//
 
-struct Call {
-  const Tensor *In[2] = {};
-  unsigned Inputs = 0, Scalars = 0;
-  Tensor *Out = nullptr;
-  Key K;
-  bool Odd = false; ///< an argument that only Python knows
-
-  void scalar(double Value) {
-    if (Scalars == std::size(K.Scalars))
-      Odd = true;
-    else
-      K.Scalars[Scalars++] = std::bit_cast<uint64_t>(Value);
-  }
-  void take(const Tensor &T) { In[Inputs++] = &T; }
-  void take(Tensor &T) { Out = &T; }
-  void take(const c10::Scalar &S) {
-    if (S.isFloatingPoint() || S.isIntegral(/*includeBool=*/true))
-      S.isSymbolic() ? void(Odd = true) : scalar(S.toDouble());
-    else
-      Odd = true;
-  }
-  void take(c10::string_view Text) {
-    if (Text == "none" || Text == "tanh")
-      scalar(Text == "tanh");
-    else
-      Odd = true;
-  }
-};
-
-/// Whether dimensions have names; later versions of torch have none.
-template <class Impl> bool isNamed(const Impl &X) {
-  if constexpr (requires { X.has_named_tensor_meta(); })
-    return X.has_named_tensor_meta();
-  else
-    return false;
-}
+using Call = Arguments<Key>;
+using InPython = Slow<Overload, Key>;
 
 bool isPlain(const Tensor &X) {
-  return X.is_cpu() && X.layout() == c10::kStrided &&
-         !isNamed(*X.unsafeGetTensorImpl()) && X.is_non_overlapping_and_dense();
+  return X.is_cpu() && X.layout() == c10::kStrided && !hasNames(X) &&
+         X.is_non_overlapping_and_dense();
 }
 
-bool areAlike(const Tensor &X, const Tensor &Y) {
-  return X.scalar_type() == Y.scalar_type() && X.device() == Y.device() &&
-         X.sizes() == Y.sizes() && X.strides() == Y.strides() && isPlain(Y);
-}
-
-bool mayShare(const Tensor &X, const Tensor &Y) {
-  return X.storage().data() == Y.storage().data();
+bool fitWith(const Tensor &X, const Tensor &Y) {
+  return areAlike(X, Y) && isPlain(Y);
 }
 
 /// Dtypes have the numbers of `enum dtype` of cpu_loops.h; others have none.
@@ -240,15 +147,6 @@ int numberOf(at::ScalarType Dtype) {
   default:
     return -1;
   }
-}
-
-/// Whether ATen multiplies a power out, or takes roots; `MULTIPLIED_OUT` of
-/// table.py has the same exponents.
-bool isMultipliedOut(double Exponent) {
-  for (double Known : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0})
-    if (Exponent == Known)
-      return true;
-  return false;
 }
 
 Threads threadsOf(Entry &E) {
@@ -275,14 +173,6 @@ void run(Entry &E, const Call &C, Tensor &Out) {
         Dtype, L.A, L.B, L.C, L.Functions, &Found);
 }
 
-/// \p K is null if such calls are not run from here.
-template <class R, class... A>
-R below(Overload &O, const Key *K, const Tensor &First, A &&...Arguments) {
-  Slow Here(O, K, K ? First.const_data_ptr() : nullptr);
-  const KernelFunction Kept = O.Below; // a session may close meanwhile
-  return Kept.call<R, A...>(O.Op, Cpu, std::forward<A>(Arguments)...);
-}
-
 //===----------------------------------------------------------------------===//
 // Operators that map elements
 //===----------------------------------------------------------------------===//
@@ -296,17 +186,13 @@ struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
 
   R operator()(A... Arguments) {
     Call C;
-    if constexpr (InPlace)
-      C.take(static_cast<const Tensor &>(first(Arguments...)));
-    (C.take(Arguments), ...);
+    takeAll<InPlace>(C, Arguments...);
     const Tensor &X = *C.In[0];
     const int Dtype = numberOf(X.scalar_type());
     if (Dtype < 0 || !(O.Dtypes.load(std::memory_order_relaxed) >> Dtype & 1) ||
         (O.Power && C.Scalars &&
-         isMultipliedOut(std::bit_cast<double>(C.K.Scalars[0])))) {
-      const KernelFunction Kept = O.Stock;
-      return Kept.call<R, A...>(O.Op, Cpu, std::forward<A>(Arguments)...);
-    }
+         isMultipliedOut(std::bit_cast<double>(C.K.Scalars[0]))))
+      return O.stock<R, A...>(std::forward<A>(Arguments)...);
     C.K.Dtype = static_cast<uint64_t>(Dtype);
     const Key *K = nullptr;
     if (!ToPython && fits(C)) {
@@ -323,28 +209,19 @@ struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
       }
       K = &C.K;
     }
-    return below<R, A...>(O, K, X, std::forward<A>(Arguments)...);
+    return O.below<R, A...>(K, X, std::forward<A>(Arguments)...);
   }
 
 private:
-  template <class First, class... Rest>
-  static First &first(First &Found, Rest &...) {
-    return Found;
-  }
   static bool fits(const Call &C) {
     const Tensor &X = *C.In[0];
     if (C.Odd || !isPlain(X) || !X.numel())
       return false;
-    if (C.Inputs == 2 && !areAlike(X, *C.In[1]))
+    if (C.Inputs == 2 && !fitWith(X, *C.In[1]))
       return false;
     if (!C.Out || C.Out->is_same(X))
       return InPlace || !C.Out;
-    if (!areAlike(X, *C.Out))
-      return false;
-    for (unsigned I = InPlace ? 1 : 0; I < C.Inputs; ++I)
-      if (mayShare(*C.In[I], *C.Out))
-        return false;
-    return true;
+    return fitWith(X, *C.Out) && C.isApart(InPlace ? 1 : 0, C.Inputs);
   }
   Overload &O;
 };
@@ -361,13 +238,10 @@ struct Normal final : c10::OperatorKernel {
 
   Tensor &operator()(Tensor &X, double Mean, double Deviation,
                      std::optional<at::Generator> Source) {
-    if (numberOf(X.scalar_type()) < 0) {
-      const KernelFunction Kept = O.Stock;
-      return Kept.call<Tensor &, Tensor &, double, double,
-                       std::optional<at::Generator>>(
-          O.Op, Cpu, X, std::move(Mean), std::move(Deviation),
-          std::move(Source));
-    }
+    if (numberOf(X.scalar_type()) < 0)
+      return O.stock<Tensor &, Tensor &, double, double,
+                     std::optional<at::Generator>>(
+          X, std::move(Mean), std::move(Deviation), std::move(Source));
     const Key *K = nullptr;
     const Key Only;
     if (!ToPython && X.scalar_type() == at::kFloat && isPlain(X) &&
@@ -385,9 +259,9 @@ struct Normal final : c10::OperatorKernel {
       }
       K = &Only;
     }
-    return below<Tensor &, Tensor &, double, double,
-                 std::optional<at::Generator>>(
-        O, K, X, X, std::move(Mean), std::move(Deviation), std::move(Source));
+    return O.below<Tensor &, Tensor &, double, double,
+                   std::optional<at::Generator>>(
+        K, X, X, std::move(Mean), std::move(Deviation), std::move(Source));
   }
 
 private:
@@ -405,26 +279,7 @@ private:
 // The overloads
 //===----------------------------------------------------------------------===//
 
-template <class Kernel> void make(Overload &O) {
-  O.Kernel = KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
-      std::make_unique<Kernel>(O));
-  O.Signature = c10::impl::CppSignature::make<typename Kernel::Type>();
-}
-
 using Make = void (*)(Overload &);
-using S = const c10::Scalar &;
-using T = const Tensor &;
-using Text = c10::string_view;
-
-template <class... A> constexpr Make functional() {
-  return make<Elements<Tensor(A...), false>>;
-}
-template <class... A> constexpr Make into() {
-  return make<Elements<Tensor &(A..., Tensor &), false>>;
-}
-template <class... A> constexpr Make inPlace() {
-  return make<Elements<Tensor &(Tensor &, A...), true>>;
-}
 
 const std::map<std::string, Make> &makers() {
   static const std::map<std::string, Make> All = [] {
@@ -467,63 +322,7 @@ const std::map<std::string, Make> &makers() {
   return All;
 }
 
-OperatorHandle handleOf(const std::string &Name) {
-  const size_t Dot = Name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("aten::" + Name.substr(0, Dot)).c_str(),
-      Dot == std::string::npos ? "" : Name.substr(Dot + 1).c_str());
-}
-
-/// Calls a kernel boxed, the only way to it that torch 2.11 offers.
-template <class Safe> struct Boxed : c10::OperatorKernel {
-  explicit Boxed(Safe Inner) : Inner(std::move(Inner)) {}
-  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
-                  c10::Stack *Stack) {
-    Inner.callBoxed(Op, Keys, Stack);
-  }
-  Safe Inner;
-};
-
-template <class Safe> KernelFunction kernelIn(Safe Inner) {
-  if constexpr (requires { Inner.kernelFunction(); })
-    return Inner.kernelFunction();
-  else
-    return KernelFunction::makeFromBoxedFunctor(
-        std::make_unique<Boxed<Safe>>(std::move(Inner)));
-}
-
-/// The kernel that an overload has now.
-KernelFunction kernelOf(const OperatorHandle &Op) {
-  return kernelIn(Op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
-}
-
-Overload &overloadOf(const std::string &Name) {
-  auto &All = overloads();
-  auto Found = All.find(Name);
-  if (Found == All.end()) {
-    auto Made = std::make_unique<Overload>(handleOf(Name));
-    makers().at(Name)(*Made);
-    Made->Power = Name.starts_with("pow");
-    Found = All.emplace(Name, std::move(Made)).first;
-  }
-  return *Found->second;
-}
-
-template <class Body>
-int guarded(char *Message, size_t Size, const Body &Do) noexcept {
-  try {
-    std::lock_guard<std::mutex> Guard(Lock);
-    Do();
-    return 0;
-  } catch (const c10::Error &E) {
-    std::strncpy(Message, E.what_without_backtrace(), Size - 1);
-  } catch (const std::exception &E) {
-    std::strncpy(Message, E.what(), Size - 1);
-  } catch (...) {
-    std::strncpy(Message, "unknown error", Size - 1);
-  }
-  return -1;
-}
+Overload &overloadOf(const char *Name) { return Overload::of(Name, makers()); }
 
 } // namespace
 
@@ -540,7 +339,7 @@ EXPORT int udfcpu_knows(const char *Name) { return makers().count(Name); }
 EXPORT int udfcpu_look(const char *Name, char *Message, size_t Size) {
   return guarded(Message, Size, [&] {
     Overload &O = overloadOf(Name);
-    O.Stock = kernelOf(O.Op);
+    O.Stock = O.current();
   });
 }
 
@@ -552,17 +351,14 @@ EXPORT int udfcpu_register(const char *Name, uint32_t Dtypes, char *Message,
     Overload &O = overloadOf(Name);
     O.forget();
     O.Dtypes = Dtypes;
-    O.Below = kernelOf(O.Op);
-    O.Registration.emplace(c10::Dispatcher::singleton().registerImpl(
-        O.Op.operator_name(), c10::DispatchKey::CPU, O.Kernel, O.Signature,
-        nullptr, "registered by a session of pytest_udftorch, run in C++"));
+    O.registerAbove("registered by a session of pytest_udftorch, run in C++");
   });
 }
 
 /// Removes all that are registered.
 EXPORT int udfcpu_unregister(char *Message, size_t Size) {
   return guarded(Message, Size, [] {
-    for (auto &[Name, O] : overloads())
+    for (auto &[Name, O] : Overload::all())
       if (O->Registration) {
         O->Registration.reset();
         O->forget();
@@ -581,14 +377,14 @@ EXPORT int udfcpu_to_python(int On) {
 /// Whether this thread is in a kernel in Python that was called for a kind of
 /// calls that can be run from here.
 EXPORT int udfcpu_pending() {
-  return !ToPython && Slow::Innermost && Slow::Innermost->K;
+  return !ToPython && InPython::Innermost && InPython::Innermost->K;
 }
 
 /// Tells how the pending kind of calls is computed, once Python has done so.
 /// \p First is the address of the first tensor that the loop read.
 EXPORT void udfcpu_publish(const void *First, const udfcpu_loop *Loop) {
-  Slow *Here = Slow::Innermost;
-  if (!Here || !Here->K || Here->First != First)
+  InPython *Here = InPython::pending(First);
+  if (!Here)
     return;
   const Key K = *Here->K;
   Here->K = nullptr;

@@ -12,47 +12,25 @@
 // A *kind* of calls shares a compiled kernel: see Key, and the keys of
 // launcher.py and softmax.py, which must tell no more calls apart.
 //
-// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of the
-// installed torch. It needs no CUDA toolkit: the driver, and two functions of
-// torch's CUDA libraries, are found by name in the running process.
+// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of
+// the installed torch. It needs no CUDA toolkit: the driver, and two functions
+// of torch's CUDA libraries, are found by name in the running process.
 //
 //===----------------------------------------------------------------------===//
 
-#include "glibc.h"
-#include "libstdcxx.h"
+#include "overload.h"
 #include "udfprof.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
-#include <atomic>
-#include <bit>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <cstring>
 #include <dlfcn.h>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <tuple>
-#include <vector>
 
 UDFTORCH_OLD(dlopen);
 UDFTORCH_OLD(dlsym);
 
-// What headers of newer C libraries ask for, so that this library also loads
-// beside older ones. The process counts as having several threads.
-char __libc_single_threaded = 0;
-
 namespace {
-
-using at::Tensor;
-using c10::KernelFunction;
-using c10::OperatorHandle;
-
-constexpr c10::DispatchKeySet Cuda(c10::DispatchKey::CUDA);
 
 //===----------------------------------------------------------------------===//
 // The driver, and torch's CUDA libraries
@@ -158,18 +136,10 @@ struct Entry {
   std::atomic<bool> *Ran = nullptr;
 };
 
-/// An overload. It lives as long as the process.
-struct Overload {
+struct Overload : Registered<Overload, Key, c10::DispatchKey::CUDA> {
   static constexpr unsigned Buckets = 64, Most = 4096;
-  explicit Overload(OperatorHandle Op) : Op(std::move(Op)) {}
+  using Registered::Registered;
 
-  OperatorHandle Op;
-  KernelFunction Kernel; ///< of this file
-  std::optional<c10::impl::CppSignature> Signature;
-  std::optional<c10::RegistrationHandleRAII> Registration;
-  KernelFunction Below; ///< the kernel in Python
-  KernelFunction Stock; ///< where a kernel asks for it
-  std::atomic<uint32_t> Generation{0};
   std::atomic<unsigned> Entries{0};
   std::atomic<Entry *> Table[Buckets] = {};
 
@@ -200,94 +170,28 @@ struct Overload {
 std::atomic<bool> IsCounting{false};
 uint64_t FewElements = 0, LongestInRegisters = 0;
 
-std::mutex Lock;                              // of what follows
 std::map<std::string, std::atomic<bool>> Ran; // kernels launched from here
-std::map<std::string, std::unique_ptr<Overload>> &overloads() {
-  // Never destroyed: kernels in Python must not die after the interpreter.
-  static auto *All = new std::map<std::string, std::unique_ptr<Overload>>;
-  return *All;
-}
-std::atomic<uint64_t> Launches{0};
-
-/// While one lives, the thread is in a kernel in Python.
-struct Slow {
-  Slow(Overload *O, const Key *K, const void *First)
-      : O(O), K(K), First(First), Outer(Innermost) {
-    Innermost = this;
-  }
-  ~Slow() { Innermost = Outer; }
-  Slow(const Slow &) = delete;
-  Slow &operator=(const Slow &) = delete;
-
-  Overload *O;
-  const Key *K; ///< null if calls like this are not launched from here
-  const void *First;
-  Slow *Outer;
-  static inline thread_local Slow *Innermost = nullptr;
-};
 
 //===----------------------------------------------------------------------===//
 // One call
 //===----------------------------------------------------------------------===//
 
-struct Call {
-  const Tensor *In[3] = {};
-  unsigned Inputs = 0, Scalars = 0;
-  Tensor *Out = nullptr;
-  Key K;
+struct Call : Arguments<Key> {
   uint64_t Elements = 0; ///< or rows
   uint64_t Length = 0;
-  bool Odd = false; ///< an argument that only Python knows
 
-  void scalar(double Value) {
-    if (Scalars == std::size(K.Scalars))
-      Odd = true;
-    else
-      K.Scalars[Scalars++] = std::bit_cast<uint64_t>(Value);
-  }
-  void take(const Tensor &T) { In[Inputs++] = &T; }
-  void take(Tensor &T) { Out = &T; }
-  void take(const c10::Scalar &S) {
-    if (S.isFloatingPoint() || S.isIntegral(/*includeBool=*/true))
-      S.isSymbolic() ? void(Odd = true) : scalar(S.toDouble());
-    else
-      Odd = true;
-  }
-  void take(c10::string_view Text) {
-    if (Text == "none" || Text == "tanh")
-      scalar(Text == "tanh");
-    else
-      Odd = true;
-  }
+  using Arguments::take;
   // elu_backward's, beside three numbers.
   void take(bool Flag) { K.Length = Flag; }
 };
+using InPython = Slow<Overload, Key>;
 
 bool isHandled(at::ScalarType Dtype) {
   return Dtype == at::kFloat || Dtype == at::kBFloat16 || Dtype == at::kHalf;
 }
 
-/// Whether dimensions have names; later versions of torch have none.
-template <class Impl> bool isNamed(const Impl &X) {
-  if constexpr (requires { X.has_named_tensor_meta(); })
-    return X.has_named_tensor_meta();
-  else
-    return false;
-}
-
-bool hasNames(const Tensor &X) { return isNamed(*X.unsafeGetTensorImpl()); }
-
 bool isPlain(const Tensor &X) {
   return X.is_cuda() && isHandled(X.scalar_type()) && !hasNames(X);
-}
-
-bool areAlike(const Tensor &X, const Tensor &Y) {
-  return X.scalar_type() == Y.scalar_type() && X.device() == Y.device() &&
-         X.sizes() == Y.sizes() && X.strides() == Y.strides() && !hasNames(Y);
-}
-
-bool mayShare(const Tensor &X, const Tensor &Y) {
-  return X.storage().data() == Y.storage().data();
 }
 
 Tensor allocate(const Driver &D, const Tensor &Like) {
@@ -366,13 +270,6 @@ bool run(Overload &O, const Driver &D, Call &C, unsigned Inputs, Tensor &Out) {
   return true;
 }
 
-template <class R, class... A>
-R below(Overload &O, const Key *K, const Call &C, A &&...Arguments) {
-  Slow Here(&O, K, K ? C.In[0]->const_data_ptr() : nullptr);
-  const KernelFunction Kept = O.Below; // a session may close meanwhile
-  return Kept.call<R, A...>(O.Op, Cuda, std::forward<A>(Arguments)...);
-}
-
 //===----------------------------------------------------------------------===//
 // Operators that map elements
 //===----------------------------------------------------------------------===//
@@ -407,12 +304,11 @@ struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
     Call C;
     const Key *K = nullptr;
     const Driver *D = driver();
-    if constexpr (InPlace)
-      C.take(static_cast<const Tensor &>(first(Arguments...)));
-    (C.take(Arguments), ...);
+    takeAll<InPlace>(C, Arguments...);
     const unsigned Inputs = C.Inputs < 2 ? C.Inputs : 2;
     if constexpr (std::is_same_v<R, Tensor &>) {
-      if (D && fitsElements(C, Inputs, C.Out) && isApart(C, Inputs)) {
+      if (D && fitsElements(C, Inputs, C.Out) &&
+          C.isApart(InPlace ? 1 : 0, Inputs)) {
         c10::DeviceGuard There(C.In[0]->device());
         if (run(O, *D, C, Inputs, *C.Out))
           return *C.Out;
@@ -429,20 +325,10 @@ struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
       }
       K = &C.K;
     }
-    return below<R, A...>(O, K, C, std::forward<A>(Arguments)...);
+    return O.below<R, A...>(K, *C.In[0], std::forward<A>(Arguments)...);
   }
 
 private:
-  template <class First, class... Rest>
-  static First &first(First &Found, Rest &...) {
-    return Found;
-  }
-  static bool isApart(const Call &C, unsigned Inputs) {
-    for (unsigned I = InPlace ? 1 : 0; I < Inputs; ++I)
-      if (mayShare(*C.In[I], *C.Out))
-        return false;
-    return true;
-  }
   Overload &O;
 };
 
@@ -451,23 +337,11 @@ struct PowOfNumber final : c10::OperatorKernel {
   using Type = Tensor(const Tensor &, const c10::Scalar &);
   explicit PowOfNumber(Overload &O) : O(O) {}
   Tensor operator()(const Tensor &X, const c10::Scalar &Exponent) {
-    if (!Exponent.isComplex() && !Exponent.isSymbolic())
-      switch (std::bit_cast<uint64_t>(Exponent.toDouble() + 0.0)) {
-      case std::bit_cast<uint64_t>(0.0):
-      case std::bit_cast<uint64_t>(0.5):
-      case std::bit_cast<uint64_t>(1.0):
-      case std::bit_cast<uint64_t>(2.0):
-      case std::bit_cast<uint64_t>(3.0):
-      case std::bit_cast<uint64_t>(-0.5):
-      case std::bit_cast<uint64_t>(-1.0):
-      case std::bit_cast<uint64_t>(-2.0): {
-        const KernelFunction Kept = O.Stock;
-        return Kept.call<Tensor, const Tensor &, const c10::Scalar &>(
-            O.Op, Cuda, X, Exponent);
-      }
-      }
-    return below<Tensor, const Tensor &, const c10::Scalar &>(O, nullptr, {}, X,
-                                                              Exponent);
+    if (!Exponent.isComplex() && !Exponent.isSymbolic() &&
+        isMultipliedOut(Exponent.toDouble()))
+      return O.stock<Tensor, const Tensor &, const c10::Scalar &>(X, Exponent);
+    return O.below<Tensor, const Tensor &, const c10::Scalar &>(nullptr, X, X,
+                                                                Exponent);
   }
   Overload &O;
 };
@@ -517,8 +391,8 @@ struct Softmax final : c10::OperatorKernel {
         return Result;
       K = &C.K;
     }
-    return below<Tensor, const Tensor &, int64_t, bool>(
-        O, K, C, X, std::move(Dim), std::move(HalfToFloat));
+    return O.below<Tensor, const Tensor &, int64_t, bool>(
+        K, X, X, std::move(Dim), std::move(HalfToFloat));
   }
   Overload &O;
 };
@@ -540,9 +414,9 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
         return Result;
       K = &C.K;
     }
-    return below<Tensor, const Tensor &, const Tensor &, int64_t,
-                 at::ScalarType>(O, K, C, Grad, Output, std::move(Dim),
-                                 std::move(InputDtype));
+    return O
+        .below<Tensor, const Tensor &, const Tensor &, int64_t, at::ScalarType>(
+            K, Grad, Grad, Output, std::move(Dim), std::move(InputDtype));
   }
   Overload &O;
 };
@@ -551,29 +425,10 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
 // The overloads
 //===----------------------------------------------------------------------===//
 
-template <class Kernel> void make(Overload &O) {
-  O.Kernel = KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
-      std::make_unique<Kernel>(O));
-  O.Signature = c10::impl::CppSignature::make<typename Kernel::Type>();
-}
-
 using Make = void (*)(Overload &);
-using S = const c10::Scalar &;
-using T = const Tensor &;
-
-template <class... A> constexpr Make functional() {
-  return make<Elements<Tensor(A...), false>>;
-}
-template <class... A> constexpr Make into() {
-  return make<Elements<Tensor &(A..., Tensor &), false>>;
-}
-template <class... A> constexpr Make inPlace() {
-  return make<Elements<Tensor &(Tensor &, A...), true>>;
-}
 
 const std::map<std::string, Make> &makers() {
   static const std::map<std::string, Make> All = [] {
-    using Text = c10::string_view;
     std::map<std::string, Make> M = {
         {"elu", functional<T, S, S, S>()},
         {"elu.out", into<T, S, S, S>()},
@@ -623,65 +478,10 @@ const std::map<std::string, Make> &makers() {
   return All;
 }
 
-OperatorHandle handleOf(const std::string &Name) {
-  const size_t Dot = Name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("aten::" + Name.substr(0, Dot)).c_str(),
-      Dot == std::string::npos ? "" : Name.substr(Dot + 1).c_str());
-}
-
-/// Calls a kernel boxed, the only way to it that torch 2.11 offers.
-template <class Safe> struct Boxed : c10::OperatorKernel {
-  explicit Boxed(Safe Inner) : Inner(std::move(Inner)) {}
-  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
-                  c10::Stack *Stack) {
-    Inner.callBoxed(Op, Keys, Stack);
-  }
-  Safe Inner;
-};
-
-template <class Safe> KernelFunction kernelIn(Safe Inner) {
-  if constexpr (requires { Inner.kernelFunction(); })
-    return Inner.kernelFunction();
-  else
-    return KernelFunction::makeFromBoxedFunctor(
-        std::make_unique<Boxed<Safe>>(std::move(Inner)));
-}
-
-/// The kernel that an overload has now.
-KernelFunction kernelOf(const OperatorHandle &Op) {
-  return kernelIn(Op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA));
-}
-
-Overload &overloadOf(const std::string &Name) {
-  auto &All = overloads();
-  auto Found = All.find(Name);
-  if (Found == All.end()) {
-    auto Made = std::make_unique<Overload>(handleOf(Name));
-    makers().at(Name)(*Made);
-    Found = All.emplace(Name, std::move(Made)).first;
-  }
-  return *Found->second;
-}
-
-template <class Body>
-int guarded(char *Message, size_t Size, const Body &Do) noexcept {
-  try {
-    std::lock_guard<std::mutex> Guard(Lock);
-    Do();
-    return 0;
-  } catch (const c10::Error &E) {
-    std::strncpy(Message, E.what_without_backtrace(), Size - 1);
-  } catch (const std::exception &E) {
-    std::strncpy(Message, E.what(), Size - 1);
-  } catch (...) {
-    std::strncpy(Message, "unknown error", Size - 1);
-  }
-  return -1;
-}
+Overload &overloadOf(const char *Name) { return Overload::of(Name, makers()); }
 
 void takeOut() {
-  for (auto &[Name, O] : overloads()) {
+  for (auto &[Name, O] : Overload::all()) {
     O->Registration.reset();
     O->forget();
   }
@@ -696,64 +496,57 @@ void takeOut() {
 extern "C" {
 
 /// Sets the sizes that the kernels in Python are chosen by.
-UDFPROF_EXPORT void udfcuda_sizes(uint64_t Few, uint64_t InRegisters) {
+EXPORT void udfcuda_sizes(uint64_t Few, uint64_t InRegisters) {
   FewElements = Few;
   LongestInRegisters = InRegisters;
 }
 
 /// Whether there are kernels for an overload here.
-UDFPROF_EXPORT int udfcuda_knows(const char *Name) {
-  return makers().count(Name);
-}
+EXPORT int udfcuda_knows(const char *Name) { return makers().count(Name); }
 
 /// Notes the kernel that an overload has now as the stock kernel.
-UDFPROF_EXPORT int udfcuda_look(const char *Name, char *Message, size_t Size) {
+EXPORT int udfcuda_look(const char *Name, char *Message, size_t Size) {
   return guarded(Message, Size, [&] {
     Overload &O = overloadOf(Name);
-    O.Stock = kernelOf(O.Op);
+    O.Stock = O.current();
   });
 }
 
 /// Registers the kernel of an overload above the one that is there.
-UDFPROF_EXPORT int udfcuda_register(const char *Name, char *Message,
-                                    size_t Size) {
+EXPORT int udfcuda_register(const char *Name, char *Message, size_t Size) {
   return guarded(Message, Size, [&] {
     Overload &O = overloadOf(Name);
     O.forget();
-    O.Below = kernelOf(O.Op);
-    O.Registration.emplace(c10::Dispatcher::singleton().registerImpl(
-        O.Op.operator_name(), c10::DispatchKey::CUDA, O.Kernel, O.Signature,
-        nullptr,
-        "registered by a session of pytest_udftorch, launched in C++"));
+    O.registerAbove(
+        "registered by a session of pytest_udftorch, launched in C++");
   });
 }
 
 /// Removes all that are registered.
-UDFPROF_EXPORT int udfcuda_unregister(char *Message, size_t Size) {
+EXPORT int udfcuda_unregister(char *Message, size_t Size) {
   return guarded(Message, Size, takeOut);
 }
 
 /// Whether this thread is in a kernel in Python that was called for a kind of
 /// calls that can be launched from here.
-UDFPROF_EXPORT int udfcuda_pending() {
-  return Slow::Innermost && Slow::Innermost->K;
+EXPORT int udfcuda_pending() {
+  return InPython::Innermost && InPython::Innermost->K;
 }
 
 /// Leaves the kind of calls that this thread is in to Python.
-UDFPROF_EXPORT void udfcuda_drop() {
-  if (Slow::Innermost)
-    Slow::Innermost->K = nullptr;
+EXPORT void udfcuda_drop() {
+  if (InPython::Innermost)
+    InPython::Innermost->K = nullptr;
 }
 
 /// Tells how the pending kind of calls is launched. Returns whether it was
 /// taken. \p First is the address of the first tensor that was launched with.
-UDFPROF_EXPORT int udfcuda_publish(const void *First, void *Function,
-                                   unsigned Threads, unsigned Shared,
-                                   uint64_t Divisor, uint64_t Factor,
-                                   unsigned Parameters, const uint8_t *Sources,
-                                   const uint64_t *Values, const char *Kernel) {
-  Slow *Here = Slow::Innermost;
-  if (!Here || !Here->K || Here->First != First || Parameters > MostParameters)
+EXPORT int udfcuda_publish(const void *First, void *Function, unsigned Threads,
+                           unsigned Shared, uint64_t Divisor, uint64_t Factor,
+                           unsigned Parameters, const uint8_t *Sources,
+                           const uint64_t *Values, const char *Kernel) {
+  InPython *Here = InPython::pending(First);
+  if (!Here || Parameters > MostParameters)
     return 0;
   auto E = std::make_unique<Entry>();
   E->For = *Here->K;
@@ -769,21 +562,21 @@ UDFPROF_EXPORT int udfcuda_publish(const void *First, void *Function,
   }
   std::lock_guard<std::mutex> Guard(Lock);
   E->Ran = &Ran[Kernel];
-  if (E->For.Generation == Here->O->Generation.load() && !Here->O->find(E->For))
-    Here->O->add(std::move(E));
+  if (E->For.Generation == Here->O.Generation.load() && !Here->O.find(E->For))
+    Here->O.add(std::move(E));
   Here->K = nullptr;
   return 1;
 }
 
 /// Sets whether launches count.
-UDFPROF_EXPORT void udfcuda_counting(int On) { IsCounting = On; }
+EXPORT void udfcuda_counting(int On) { IsCounting = On; }
 
 /// Launches so far.
-UDFPROF_EXPORT uint64_t udfcuda_launches() { return Launches; }
+EXPORT uint64_t udfcuda_launches() { return Launches; }
 
 /// Writes the names of kernels launched since the last time, each followed by
 /// a line feed; returns the length. Forgets them if they fit.
-UDFPROF_EXPORT size_t udfcuda_ran(char *Text, size_t Size) {
+EXPORT size_t udfcuda_ran(char *Text, size_t Size) {
   std::lock_guard<std::mutex> Guard(Lock);
   std::string All;
   for (auto &[Name, Did] : Ran)

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// pytest_udftorch/swap/session/exclusive.py compiles this file against the headers
-// of the installed torch, calls it, and gives the argument in plain words.
+// pytest_udftorch/swap/session/exclusive.py compiles this file against the
+// headers of the installed torch, calls it, and gives the argument in plain
+// words.
 //
 // at::RecordFunction calls start() and end() around each operator and each
 // node of autograd. Every thread counts in a word of its own how deep in

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Keeps the contexts of udfprof.h. pytest_udftorch/swap/counting/observer.py compiles
-// this file against the headers of the installed torch, as their layout is not
-// a stable ABI. Of Python it uses exported functions only, so what one Python's
-// headers make also runs in the others; see setCall for the exception.
+// Keeps the contexts of udfprof.h. pytest_udftorch/swap/counting/observer.py
+// compiles this file against the headers of the installed torch, as their
+// layout is not a stable ABI. Of Python it uses exported functions only, so
+// what one Python's headers make also runs in the others; see setCall for the
+// exception.
 //
 // Most operators use no function and should pay nothing. So only the kernels of
 // those that do are wrapped, through the pointers of their DispatchStub.

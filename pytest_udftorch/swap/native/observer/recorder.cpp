@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// pytest_udftorch/swap/observe/recorder.py has a mode of torch's dispatcher that notes
-// every operator: names, arguments, and digests of the tensors before and
-// after. From Python, each call costs many times what a small operator itself
-// costs. This file does the same for that mode, and makes the same objects.
+// pytest_udftorch/swap/observe/recorder.py has a mode of torch's dispatcher
+// that notes every operator: names, arguments, and digests of the tensors
+// before and after. From Python, each call costs many times what a small
+// operator itself costs. This file does the same for that mode, and makes the
+// same objects.
 //
 // The dispatcher hands calls under a mode to PyInterpreter::dispatch, a virtual
 // function of a table that libtorch_python owns. While a mode is recorded, the

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// The contract of docs/contract.md as C: one scalar loop for each operator, in
-// which the order of float32 operations is a function of shapes alone. The
-// functions whose name begins with ref_ are the contract; those that begin with
-// fast_ give the same bits and are what sessions call. contract.c is compiled
-// with contraction off: a fused multiply-add is where it is written.
+// The contract of docs/reproduce/contract.md as C: one scalar loop for each
+// operator, in which the order of float32 operations is a function of shapes
+// alone. The functions whose name begins with ref_ are the contract; those that
+// begin with fast_ give the same bits and are what sessions call. contract.c is
+// compiled with contraction off: a fused multiply-add is where it is written.
 //
 //===----------------------------------------------------------------------===//
 

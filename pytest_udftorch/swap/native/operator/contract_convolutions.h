@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Convolutions of docs/contract.md in up to three directions, and the gradients
-// of their weights. The gradient of an input is a convolution of the result's
-// gradient, spread out, with taps in reverse order. A ref_ function is the
-// contract. The fast_ functions give the same bits: they copy windows from a
-// padded input into the panels of contract.h, and never hold all of them.
+// Convolutions of docs/reproduce/contract.md in up to three directions, and the
+// gradients of their weights. The gradient of an input is a convolution of the
+// result's gradient, spread out, with taps in reverse order. A ref_ function is
+// the contract. The fast_ functions give the same bits: they copy windows from
+// a padded input into the panels of contract.h, and never hold all of them.
 //
 //===----------------------------------------------------------------------===//
 

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Operators of docs/contract.md that work on single elements, and take more
-// than one rounding or whose stock kernel does not round correctly. A ref_
-// function is the contract; torch's kernels give its bits at AVX2 and AVX-512,
-// which tests hold them to, but for roots, which fast_roots gives.
+// Operators of docs/reproduce/contract.md that work on single elements, and
+// take more than one rounding or whose stock kernel does not round correctly. A
+// ref_ function is the contract; torch's kernels give its bits at AVX2 and
+// AVX-512, which tests hold them to, but for roots, which fast_roots gives.
 //
 //===----------------------------------------------------------------------===//
 

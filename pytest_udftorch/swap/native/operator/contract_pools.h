@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Pooling of docs/contract.md, in three directions; of a window of one or two
-// the first ones have the size 1. Windows are visited in the order of memory,
-// and so are the elements of a window. Torch's kernels give these bits, which
-// tests hold them to.
+// Pooling of docs/reproduce/contract.md, in three directions; of a window of
+// one or two the first ones have the size 1. Windows are visited in the order
+// of memory, and so are the elements of a window. Torch's kernels give these
+// bits, which tests hold them to.
 //
 //===----------------------------------------------------------------------===//
 

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Softmax, norms, losses, attention and random numbers of docs/contract.md as
-// scalar loops, in the order of their operations: every sum is ref_sum's, every
-// product of vectors ref_dot's. Sessions compute them by contract_rows.h or by
-// operators of torch; tests hold both to these bits. A function is given as its
-// array form. Rows lie one behind the other; work has room for a row.
+// Softmax, norms, losses, attention and random numbers of
+// docs/reproduce/contract.md as scalar loops, in the order of their operations:
+// every sum is ref_sum's, every product of vectors ref_dot's. Sessions compute
+// them by contract_rows.h or by operators of torch; tests hold both to these
+// bits. A function is given as its array form. Rows lie one behind the other;
+// work has room for a row.
 //
 //===----------------------------------------------------------------------===//
 

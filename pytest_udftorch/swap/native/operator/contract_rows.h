@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Norms, softmax and their gradients as docs/contract.md says. A few rows are
-// computed at once, so that they stay in the first-level cache, and the sums of
-// one row need not wait for those of another. contract/norms.py and
+// Norms, softmax and their gradients as docs/reproduce/contract.md says. A few
+// rows are computed at once, so that they stay in the first-level cache, and
+// the sums of one row need not wait for those of another. contract/norms.py and
 // contract/sums.py compose the same of single operators, for GPUs; tests
 // compare the bits.
 //

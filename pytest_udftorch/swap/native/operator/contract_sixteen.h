@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// An operator of docs/contract.md in bfloat16 or half takes its arguments as
-// float32, in which they are exact, computes what contract.h and its siblings
-// say, and rounds each result by ref_narrow. So this file and theirs are the
-// contract of every operator in 16 bits.
+// An operator of docs/reproduce/contract.md in bfloat16 or half takes its
+// arguments as float32, in which they are exact, computes what contract.h and
+// its siblings say, and rounds each result by ref_narrow. So this file and
+// theirs are the contract of every operator in 16 bits.
 //
 //===----------------------------------------------------------------------===//
 

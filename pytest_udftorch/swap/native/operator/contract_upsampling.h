@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Upsampling of docs/contract.md, one direction at a time: a place of a result
-// is a short product over places of the input. The formulas of the places and
-// weights are torch's, each operation rounded once to float32.
+// Upsampling of docs/reproduce/contract.md, one direction at a time: a place of
+// a result is a short product over places of the input. The formulas of the
+// places and weights are torch's, each operation rounded once to float32.
 //
 //===----------------------------------------------------------------------===//
 

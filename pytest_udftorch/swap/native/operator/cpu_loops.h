@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// pytest_udftorch/swap/cpu/loops.py writes a C file behind this header: one body
-// for each formula of pytest_udftorch/swap/operators/formulas.py. A body computes the
-// arguments of a function for some hundred elements, calls the array form of
-// the session's function on them, and goes on with the results. So the
-// functions are the library's own machine code, whichever library it is.
+// pytest_udftorch/swap/cpu/loops.py writes a C file behind this header: one
+// body for each formula of pytest_udftorch/swap/operators/formulas.py. A body
+// computes the arguments of a function for some hundred elements, calls the
+// array form of the session's function on them, and goes on with the results.
+// So the functions are the library's own machine code, whichever library it is.
 //
 // Threads are those of torch: a call goes through the slot of libtorch_cpu.so
 // for GOMP_parallel, where a profile looks on.

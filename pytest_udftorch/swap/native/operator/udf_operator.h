@@ -3,11 +3,11 @@
 //===----------------------------------------------------------------------===//
 //
 // A source of such UDFs includes this header if it uses udf::stock, and ATen's
-// headers for what it computes with. pytest_udftorch/swap/overrides/operator_udfs.py
-// adds the rest: it compiles the source behind this header against the
-// installed torch and lists its functions with UDF_OPERATORS. Sessions then use
-// the udfoperator_* entry points to put the functions into torch's dispatcher
-// and to take them out.
+// headers for what it computes with.
+// pytest_udftorch/swap/overrides/operator_udfs.py adds the rest: it compiles
+// the source behind this header against the installed torch and lists its
+// functions with UDF_OPERATORS. Sessions then use the udfoperator_* entry
+// points to put the functions into torch's dispatcher and to take them out.
 //
 // A function whose type is that of an out= overload can stand for all three:
 // the functional overload, the in-place one and out=.
