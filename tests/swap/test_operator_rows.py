@@ -21,8 +21,9 @@ import torch
 from pytest_udftorch import patched
 from pytest_udftorch.swap.contract import outside
 from pytest_udftorch.swap.contract.outside import reason
+from pytest_udftorch.swap.cpu import direct
 from pytest_udftorch.swap.library.description import find_library
-from pytest_udftorch.swap.operators import rows
+from pytest_udftorch.swap.operators import header, rows
 from pytest_udftorch.swap.operators.definitions import FAMILIES
 from pytest_udftorch.swap.operators.overload import arguments_of, is_exact, is_view, name_of
 from pytest_udftorch.swap.operators.row import TRIED, Held, Kind
@@ -414,6 +415,15 @@ def test_a_row_that_names_other_functions_is_found(monkeypatch, lie):
     with binder().marking(), watching(found):
         torch.nn.functional.mish(X)
     assert unnamed(found)["mish"] >= {"exp", "log1p", "tanh"}
+
+
+def test_the_launcher_in_c_has_the_overloads_that_the_rows_say():
+    launcher = direct.load()
+    assert launcher is not None
+    told = re.findall(r'\{"([^"]+)", ', header.launcher("cpu")[header.NAME])
+    assert {"exp", "gelu_", "pow.Tensor_Scalar", "normal_", "rsqrt.out"} <= set(told)
+    assert all(map(launcher.knows, told))
+    assert not launcher.knows("atan2")
 
 
 # Overloads that nobody calls ----------------------------------------------------------------
