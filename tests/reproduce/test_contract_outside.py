@@ -86,6 +86,7 @@ CALLS = {
     "log_sigmoid_forward": lambda x, g: F.logsigmoid(x),
     "logaddexp": lambda x, g: torch.logaddexp(x, g),
     "logit": lambda x, g: torch.logit(torch.sigmoid(x)),
+    "logit_backward": lambda x, g: aten.logit_backward(g, torch.sigmoid(x)),
     "max_pool2d_with_indices_backward": lambda x, g: pooled(
         x, g, lambda i: aten.max_pool2d_with_indices(i, [3, 3], [2, 2]),
         lambda d, i, n: aten.max_pool2d_with_indices_backward(

@@ -273,6 +273,7 @@ _ACTIVATIONS: Final = (
     row("hardswish_backward", _MAPS, contract=TRIED, uncompiled="hardswish_backward"),
     row("sigmoid_backward", _MAPS, contract=TRIED_BUT_SIXTEEN_ON_GPUS,
         uncompiled="sigmoid_backward"),
+    row("logit_backward", _MAPS, contract=TRIED_BUT_SIXTEEN_ON_GPUS, uncompiled="logit_backward"),
     row("tanh_backward", _MAPS, contract=TRIED_BUT_SIXTEEN_ON_GPUS, uncompiled="tanh_backward"),
     row("softshrink_backward", _MAPS, contract=TRIED),
     row("mse_loss_backward", _MAPS, contract=TRIED, uncompiled="mse_loss_backward"),
