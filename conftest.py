@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Any) -> None:
     """Add CPU, versions and flags to a record of pytest-benchmark; remove the host's name."""
-    from pytest_udftorch.measure import describe
+    from pytest_udftorch.swap.toolchain.environment import describe
 
     machine_info.pop("node", None)
     machine_info["environment"] = describe()

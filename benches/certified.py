@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benches import stored
-from pytest_udftorch.prove import Certificate, Run, load
-from pytest_udftorch.prove.verify.certificate import Tally
+from pytest_udftorch.prove import Certificate, load_certificate
+from pytest_udftorch.prove.verify.certificate import Run, Tally
 from pytest_udftorch.prove.verify.reference.checker import BINS
 
 COMPOSITES: Final = Path(__file__).parent.parent / "udfs" / "corem-composites"
@@ -23,7 +23,7 @@ COMPOSITES: Final = Path(__file__).parent.parent / "udfs" / "corem-composites"
 def composite_digest(name: str) -> str | None:
     """Return the digest of a composite's certificate, or None if there is no complete one."""
     for path in sorted((COMPOSITES / name).glob("*.float32.certificate.json")):
-        runs = [r for r in load(path).runs if r.complete and not r.identity["flush"]]
+        runs = [r for r in load_certificate(path).runs if r.complete and not r.identity["flush"]]
         if runs:
             return runs[0].digest()
     return None
@@ -37,7 +37,7 @@ def rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """
     found = []
     for path in paths:
-        load(path)  # checks it
+        load_certificate(path)  # checks it
         certificate = json.loads(path.read_text(encoding="utf-8"))
         runs = certificate.pop("runs")
         found += [{**certificate, **run} for run in runs]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benches import tables
 from benches.summaries import summarised
-from pytest_udftorch.measure import describe
+from pytest_udftorch.swap.toolchain.environment import describe
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One class per mistake a user can make.
+"""One class for each kind of mistake that a caller would handle apart.
 
 Every message says what went wrong, why, and what to do about it. All errors derive from
 :class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
@@ -21,36 +21,24 @@ class UnknownLibraryError(UdfError):
     """No UDF library has the given name, and no folder lies at the given path."""
 
 
-class LibraryFormatError(UdfError):
-    """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
-
-
-class ScaffoldError(UdfError):
-    """A new library cannot be made where it was asked for."""
+class LibraryError(UdfError):
+    """A folder is not a valid UDF library, lacks a part, or cannot become a library."""
 
 
 class UnknownFunctionError(UdfError):
-    """The library, or PyTorch, does not have the requested function."""
+    """The library, PyTorch or the oracle does not have the requested function."""
 
 
 class CompilerNotFoundError(UdfError):
-    """No clang of the pass plugin's LLVM version was found."""
-
-
-class CompilerTooOldError(UdfError):
-    """The named clang is too old to load the pass plugin."""
+    """There is no clang that can load the pass plugin."""
 
 
 class CompilerStoppedError(UdfError):
     """A compiler, or a tool beside it, crashed, was killed or took too long."""
 
 
-class SourceCompileError(UdfError):
-    """A UDF source does not compile; carries the compiler's own message."""
-
-
-class SignatureError(UdfError):
-    """A UDF is missing from its source, or its C type is not the one that its ABI requires."""
+class SourceError(UdfError):
+    """A UDF's source does not compile, or does not define what its library says."""
 
 
 class CacheError(UdfError):
@@ -66,15 +54,11 @@ class CpuLevelError(UdfError):
 
 
 class CudaFormError(UdfError):
-    """There is no such form of functions for a GPU, or the library does not have it."""
+    """Functions have no such form for a GPU, or Triton's libdevice cannot take it."""
 
 
-class CompositesMissingError(UdfError):
-    """The library names no activations that are whole functions, or wrong ones."""
-
-
-class NativeLibraryError(UdfError):
-    """The package's own native files are missing or belong to another version."""
+class NativeError(UdfError):
+    """A native part is missing, does not compile, or does not fit this torch."""
 
 
 class TorchNotFoundError(UdfError):
@@ -89,16 +73,8 @@ class PrivateNameError(UdfError):
     """The installed torch or Triton lacks a private name that this package needs."""
 
 
-class SymbolsMissingError(UdfError):
-    """This libtorch calls a function through no symbol that can be rebound."""
-
-
-class SwapReachedNothingError(UdfError):
-    """The slots were rebound, but a torch operator did not go through them."""
-
-
-class SwapMismatchError(UdfError):
-    """An operator went through a rebound slot, but its result is not the UDF's."""
+class SwapError(UdfError):
+    """No torch operator went through a rebound slot, or its result is not the UDF's."""
 
 
 class RestoreError(UdfError):
@@ -106,135 +82,31 @@ class RestoreError(UdfError):
 
 
 class SessionStateError(UdfError):
-    """A session was entered twice, or used while it is not open."""
+    """A session is entered twice, or is not open where it, or a compiled model, is used."""
 
 
 class RanksDifferError(UdfError):
     """A rank of the process group has other sessions than the others, or none."""
 
 
-class ExclusiveTimeoutError(UdfError):
-    """A thread did not leave its operator while an exclusive session waited to switch."""
+class SessionBusyError(UdfError):
+    """The functions cannot change now: a thread, a session or a CUDA graph is in the way."""
 
 
-class CompiledElsewhereError(UdfError):
-    """A compiled model is called under functions other than those it was compiled with."""
+class OperatorError(UdfError):
+    """An operator cannot be replaced, or a UDF at operator level fails or calls itself."""
 
 
-class CompileRunningError(UdfError):
-    """The functions cannot change while another thread is running torch.compile."""
+class PatchError(UdfError):
+    """A patched libtorch cannot be made or found, or does not compute the library's bits."""
 
 
-class CudaGraphCaptureError(UdfError):
-    """A session was opened while a CUDA graph is being captured."""
-
-
-class LibdeviceError(UdfError):
-    """The libdevice of the installed triton cannot take the functions."""
-
-
-class PythonUdfError(UdfError):
-    """A UDF written in Python cannot be compiled, or its file cannot be imported."""
-
-
-class UnknownOperatorError(UdfError):
-    """torch's dispatcher has no operator or overload of the UDF's name."""
-
-
-class DispatchKeyError(UdfError):
-    """A dispatch key does not exist, is not a backend, or has no device on this machine."""
-
-
-class CompositeOperatorError(UdfError):
-    """torch computes an operator and its gradient through other operators."""
-
-
-class OperatorRecursionError(UdfError):
-    """A UDF at operator level calls the operator that it replaces."""
-
-
-class OperatorResultError(UdfError):
-    """A UDF at operator level fails, or its result is unlike the stock kernel's."""
-
-
-class OperatorStateError(UdfError):
-    """The stock kernel was requested outside a UDF at operator level."""
-
-
-class PatchFolderError(UdfError):
-    """A folder cannot take a patched libtorch, or does not hold one."""
-
-
-class PatchLibraryError(UdfError):
-    """A UDF library has nothing that a patched libtorch can hold."""
-
-
-class PatchCheckError(UdfError):
-    """A fresh process on a patched libtorch does not compute the library's bits."""
-
-
-class ProfileDepthError(UdfError):
-    """The requested depth or stride of a profile does not exist."""
-
-
-class ProfileBusyError(UdfError):
-    """A second profiled session was opened while one is open in this process."""
-
-
-class ObserverBuildError(UdfError):
-    """A library that profiled sessions need does not compile against this torch."""
-
-
-class CpuLaunchBuildError(UdfError):
-    """What runs CPU operators without Python does not compile against this torch."""
-
-
-class CpuLaunchError(UdfError):
-    """torch rejects a kernel for the CPU that is run without Python."""
-
-
-class CudaLaunchBuildError(UdfError):
-    """What launches CUDA kernels without Python does not compile against this torch."""
-
-
-class CudaLaunchError(UdfError):
-    """torch rejects a kernel for CUDA that is launched without Python."""
+class ProfileError(UdfError):
+    """A profile cannot be taken as asked for, or profiles cannot be added up."""
 
 
 class ProfileFileError(UdfError):
-    """A profile cannot be created or read: check the folder, the permissions and the disk."""
-
-
-class ProfileFileBusyError(UdfError):
-    """Another session is writing to the file named for a profile."""
-
-
-class ProfileFileExistsError(UdfError):
-    """The file named for a new profile holds an earlier one."""
-
-
-class ProfileFormatError(UdfError):
-    """A file is not a profile, or its header is incomplete."""
-
-
-class ProfileVersionError(UdfError):
-    """A profile was written by a newer version of this package."""
-
-
-class ProfileDamagedError(UdfError):
-    """The header or a record of a profile does not have the checksum that it states."""
-
-
-class ProfileMismatchError(UdfError):
-    """Profiles that do not belong together cannot be merged."""
-
-
-class RunsDifferError(UdfError):
-    """Profiles of several runs were to be added up, which nobody asked for."""
-
-
-class BaselineError(UdfError):
-    """A baseline cannot be read or written, or a file is none."""
+    """A profile's file cannot be created or read, is in use, or is none."""
 
 
 class GoldenError(UdfError):
@@ -246,11 +118,7 @@ class GoldenMismatchError(UdfError, AssertionError):
 
 
 class CompareError(UdfError):
-    """Files cannot be compared with each other."""
-
-
-class CompareLimitError(UdfError):
-    """A limit on changes is not one, or nothing is there that it could bound."""
+    """Files cannot be compared with each other, or not within the limits asked for."""
 
 
 class NoProfileError(UdfError):
@@ -258,18 +126,18 @@ class NoProfileError(UdfError):
 
 
 class PackageMissingError(UdfError):
-    """An optional package is needed for what was asked."""
+    """An optional package, library or tool is needed for what was asked."""
 
 
 class CoverageError(UdfError):
-    """There is no run whose coverage could be counted, or it cannot be stored."""
+    """There is no run whose coverage could be counted, or it cannot be stored or read."""
 
 
-class DiffSideError(UdfError):
-    """The text of a side of a comparison means nothing, or two sides cannot be compared."""
+class DiagnosisError(UdfError):
+    """What differs, or matters, cannot be found as asked for, or cannot be stored."""
 
 
-class DiffRunError(UdfError):
+class RunError(UdfError):
     """A run that is to be compared fails, cannot be repeated, or calls no operator.
 
     Attributes:
@@ -279,36 +147,8 @@ class DiffRunError(UdfError):
     recording: Any = None
 
 
-class DiffRecordError(UdfError):
-    """A recorded run cannot be written or read, or does not belong to what it is compared with."""
-
-
-class DiffReproducerError(UdfError):
-    """A difference cannot be written as a script, or the script cannot be stored."""
-
-
-class BlameError(UdfError):
-    """Two libraries cannot be compared by a test or metric: it fails, varies, or is the same."""
-
-
-class SensitivityError(UdfError):
-    """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
-
-
-class ToleranceError(UdfError):
-    """A search for cheaper functions cannot be done as asked for, or its metric is of no use."""
-
-
-class JournalError(UdfError):
-    """A journal cannot be read or written, is damaged, or belongs to something else."""
-
-
 class SummationError(UdfError):
-    """The order of an operator's additions cannot be read as it was asked for."""
-
-
-class ReplicaError(UdfError):
-    """Gradients of the parts of a batch cannot be added in the order of the contract."""
+    """An order of additions cannot be read, or followed, as it was asked for."""
 
 
 class OutsideContractError(UdfError):
@@ -320,11 +160,51 @@ class EquivalenceError(UdfError):
 
 
 class RewriteError(UdfError):
-    """A graph cannot be rewritten as it was asked for; or, with ``strict``, in a part."""
+    """A graph cannot be rewritten as it was asked for, or a rule is none or unsound."""
 
 
-class RuleError(UdfError):
-    """A rule of rewriting is not one, or is unsound; the message names it."""
+class CertificateError(UdfError):
+    """A certificate cannot be read, written, merged or exported."""
+
+
+class CheckError(UdfError):
+    """Values cannot be checked: there are none, they do not fit, or nothing decides."""
+
+
+class JournalError(UdfError):
+    """A journal cannot be read or written, is damaged, or belongs to something else."""
+
+
+class VerifyError(UdfError):
+    """A function cannot be verified as asked for, or a worker process failed."""
+
+
+class DeviceMissingError(UdfError):
+    """This machine, or this torch build, does not have the device."""
+
+
+class DisagreementError(UdfError):
+    """A form of a model gives a result farther from the reference than allowed."""
+
+
+class ExecutorError(UdfError):
+    """An executor does not exist, or its form of a model cannot be made or called."""
+
+
+class ExecutorUnavailableError(UdfError):
+    """An executor does not serve this device, dtype or torch build."""
+
+
+class MeasureError(UdfError):
+    """A measurement cannot be made of these options, inputs, devices or samples."""
+
+
+class PlanError(UdfError):
+    """A plan cannot be searched for as asked, read or written, or is of another model."""
+
+
+class UntraceableModelError(UdfError):
+    """A model cannot be traced: hooks, or control flow that depends on the data."""
 
 
 class RanksDifferWarning(UserWarning):

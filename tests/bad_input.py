@@ -30,13 +30,16 @@ from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.measure.planning.plans import FORMAT, StoredPlan
 from pytest_udftorch.measure.planning.search_record import SearchRecord
 from pytest_udftorch.prove.verify.certificate import Certificate, ChunkResult, Example, Run, Tally
-from pytest_udftorch.prove.verify.certificate_file import load, save
+from pytest_udftorch.prove.verify.certificate_file import (
+    load_certificate,
+    save_certificate,
+)
 from pytest_udftorch.prove.verify.journal import Journal
-from pytest_udftorch.prove.verify.merge import comparison_table, merge
+from pytest_udftorch.prove.verify.merge import comparison_table, merge_certificates
 from pytest_udftorch.swap.library.description import load_library
 from pytest_udftorch.swap.observe.digests import sample_places
 from pytest_udftorch.swap.records import file as record
-from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.swap.records.profile import Profile, load_profiles
 from pytest_udftorch.watch.profile import report
 
 
@@ -275,13 +278,13 @@ def certificate_text(document: Any) -> bytes:
 
 
 def use_certificate(path: Path) -> None:
-    found = load(path)
+    found = load_certificate(path)
     repr((found.failures(), found.unfinished(), found.summaries(), found.name))
     comparison_table([found])
-    merge([found, found])
+    merge_certificates([found, found])
     again = path.with_name("again.json")
-    save(found, again)
-    assert load(again) == found
+    save_certificate(found, again)
+    assert load_certificate(again) == found
 
 
 JOURNAL_NAME = {"function": "exp", "build_id": "0123", "domain": {"chunk_bits": 8}}
@@ -448,9 +451,9 @@ def use_profile(path: Path) -> None:
     found = Profile.load(path)
     repr((found.title(), found.wall_ns, found.start_ns, found.layers(), found.table(by="layer")))
     json.dumps(found.summary())
-    [both] = load_all([path, path])
+    [both] = load_profiles([path, path])
     report.terminal([both])
-    report.html([both]).encode()
+    report.profiles_html([both]).encode()
     for number, write in enumerate((found.save_json, found.save_csv, found.save_trace, found.save)):
         out = path.with_name(f"out{number}")
         out.unlink(missing_ok=True)

@@ -47,18 +47,18 @@ def _command(*arguments: object) -> str:
 
 def verify(folder: Path, library: Path) -> bytes:
     """Verify some chunks; return the certificate without its date and duration."""
-    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate
 
     path = folder / "exp.float32.certificate.json"
     if path.exists():
         with contextlib.suppress(UdfError):  # what is damaged is refused, and made again
-            _check_verified(load(path))
+            _check_verified(load_certificate(path))
     chunks = f"--chunks={CHUNKS.start}:{CHUNKS.stop}"
     _command(
         "verify", library, "exp", "--resume", "--quiet", "--workers=0", "--chunk-bits=8", chunks,
         "--reference=libm", "--out", folder,
     )  # fmt: skip
-    return _check_verified(load(path))
+    return _check_verified(load_certificate(path))
 
 
 def _check_verified(certificate: Certificate) -> bytes:
@@ -137,7 +137,7 @@ def profile(folder: Path, library: Path) -> bytes:
         found.save(saved)
     found.save_json(folder / "profile.json")
     found.save_trace(folder / "trace.json")
-    write_text(folder / "report.html", report.html([found], title="killed"))
+    write_text(folder / "report.html", report.profiles_html([found], title="killed"))
     json.loads((folder / "profile.json").read_text())
     assert len(json.loads((folder / "trace.json").read_text())["traceEvents"]) >= len(PARTS)
     assert "</html>" in (folder / "report.html").read_text()

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.errors import SourceError
 from pytest_udftorch.swap.toolchain import cache
 from pytest_udftorch.swap.toolchain.compiler import Compiler, find_compiler
 from pytest_udftorch.swap.toolchain.job import Job, Step, compile_job
@@ -92,7 +92,7 @@ def job(folder: Path, library: Path) -> bytes:
     steps = (Step(tool, ("a.txt", "b.txt")),), (Step(tool, ("b.txt", "out")),)
     texts = {"a.txt": CONTENT.decode()}
     made = compile_job(
-        Job("", Compiler(tool, "1"), steps, "out", lambda _, m: SourceCompileError(m), texts)
+        Job("", Compiler(tool, "1"), steps, "out", lambda _, m: SourceError(m), texts)
     )
     return made.path.read_bytes()
 

@@ -52,8 +52,9 @@ from benches.experiments.other_machines import (
     strata,
 )
 from pytest_udftorch import Build, UdfError, UdfLibrary, build_library, find_library
-from pytest_udftorch.prove import load
-from pytest_udftorch.swap import FUNCTIONS, cross_library
+from pytest_udftorch.prove import load_certificate
+from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.cross import cross_library
 
 #: Mantissas of each of the 512 pairs of sign and exponent; fewer for what has to differ.
 MANTISSAS: Final = {"canary": 64}
@@ -104,7 +105,7 @@ def certified(library: UdfLibrary, name: str) -> dict[int, str]:
     """Return chunk -> SHA-256 of its certified results, in hex."""
     source = library.functions[name, "float32"].source
     path = source.with_name(f"{name}.float32.certificate.json")
-    certificate = load(path)
+    certificate = load_certificate(path)
     run = certificate.run(cpu_level=CERTIFIED[0], form=CERTIFIED[1], flush=False)
     if run is None or not run.complete or certificate.failures():
         raise MachineError(f"{path} has no complete run of {CERTIFIED}. Certify the function.")

@@ -37,7 +37,7 @@ def _step(name: str, around: Any) -> dict[str, Any]:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     model, inputs = planted.make(name)
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def by_bisector(name: str, plant: Any) -> dict[str, Any]:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     right = list(_step(name, contextlib.nullcontext()).values())
 

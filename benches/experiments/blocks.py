@@ -33,7 +33,7 @@ from typing import Any, Final
 import torch
 
 from benches.experiments.training import Task, Training
-from pytest_udftorch.measure import FEWEST_RUNS
+from pytest_udftorch.measure.timing.statistics import FEWEST_RUNS
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]

@@ -15,19 +15,19 @@ import torch
 
 from benches.experiments.compile_models import MODELS, build, images, model_name, positive
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch import measure
-from pytest_udftorch.measure import describe_device
+from pytest_udftorch.measure.planning import roofline
+from pytest_udftorch.measure.timing.device import describe_device
 
 
 def bounds(models, batches, device, size=224):
     """Return the ceilings, and one row for each model and batch."""
-    rates = measure.ceilings(device)
+    rates = roofline.ceilings(device)
     rows = []
     for name in models:
         model = build(name).to(device)
         for batch in batches:
-            needed = measure.work(model, (images(batch, device, size),))
-            least = measure.bound_ns(needed, rates)
+            needed = roofline.work(model, (images(batch, device, size),))
+            least = roofline.bound_ns(needed, rates)
             row = {"model": name, "batch": batch, **asdict(needed), "roofline_ns": round(least, 1)}
             rows.append(row)
     return {"ceilings": rates.document(), "rows": rows}

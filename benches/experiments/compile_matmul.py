@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from benches.experiments import experiment, native
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch import measure
-from pytest_udftorch.measure import accuracy
+from pytest_udftorch.measure.planning import executors
+from pytest_udftorch.prove.judge.accuracy import accuracy
 
 MODES = (
     "compile",
@@ -133,7 +133,7 @@ def prepare(case: Case, device: str) -> Prepared:
         # The compiled forms of one size would otherwise find each other's code.
         torch._dynamo.reset()
         with experiment.cold():
-            run = measure.make(measure.resolve(mode), Product().eval(), (a, b))
+            run = executors.make(executors.resolve(mode), Product().eval(), (a, b))
             add(mode, lambda run=run: lambda: run(a, b))
     distances = {
         name: accuracy(call()[:CHECKED_ROWS], wanted).distance for name, call in calls.items()

@@ -25,14 +25,14 @@ from benches import stored
 from benches.experiments.experiment import differing, missing_folder, save, turn
 from pytest_udftorch import UdfError
 from pytest_udftorch.measure import (
-    describe_device,
     instrument_overhead,
     layer_profile,
     layer_subtraction,
     layer_times,
-    median,
     model_pair,
 )
+from pytest_udftorch.measure.timing.device import describe_device
+from pytest_udftorch.measure.timing.statistics import median
 
 MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
 

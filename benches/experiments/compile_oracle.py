@@ -25,7 +25,8 @@ from benches.experiments.compile_models import (
     there,
 )
 from benches.experiments.experiment import save, turn
-from pytest_udftorch.measure import median, oracle, ratio
+from pytest_udftorch.measure import oracle
+from pytest_udftorch.measure.timing.statistics import median, ratio
 
 #: What a user can write for a whole model without this package; on CUDA, each in a CUDA graph.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")

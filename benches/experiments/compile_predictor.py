@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from benches.experiments import experiment
 from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.measure import median, model_pair
+from pytest_udftorch.measure import model_pair
+from pytest_udftorch.measure.timing.statistics import median
 
 EXECUTORS = ["eager", "compile"]
 

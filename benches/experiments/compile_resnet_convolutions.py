@@ -25,8 +25,9 @@ from torch.profiler import ProfilerActivity, profile
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import build, images
 from benches.experiments.experiment import EXECUTORS, Case, Experiment, Prepared
-from pytest_udftorch import measure
-from pytest_udftorch.measure import median, model_pair
+from pytest_udftorch.measure import model_pair
+from pytest_udftorch.measure.planning import executors
+from pytest_udftorch.measure.timing.statistics import median
 
 #: Batch, and pixels of a side.
 INPUTS = {
@@ -63,7 +64,7 @@ def in_model(executor: str, batch: int, size: int, device: str) -> dict[tuple[An
     Medians over all calls of one shape in all passes.
     """
     model, x = build("resnet50").to(device), images(batch, device, size)
-    run = measure.make(measure.resolve(executor), model, (x,))
+    run = executors.make(executors.resolve(executor), model, (x,))
     activities = [ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)

@@ -23,7 +23,11 @@ import triton
 import triton.language as tl
 
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.measure import DeviceMissingError, SyncTimer, capture, describe_device, median
+from pytest_udftorch.errors import DeviceMissingError
+from pytest_udftorch.measure import SyncTimer
+from pytest_udftorch.measure.planning.cuda_graph import capture
+from pytest_udftorch.measure.timing.device import describe_device
+from pytest_udftorch.measure.timing.statistics import median
 
 ROW_LENGTHS = [2**k for k in range(8, 17)] + [1000, 3000, 12288, 50257]
 SIZES = [2**k for k in range(12, 29, 4)]

@@ -33,7 +33,7 @@ from benches.data import photographs
 from benches.experiments import command
 from benches.experiments.training import LENGTH, Task, Training, lenet, resnet, transformer
 from pytest_udftorch import patched
-from pytest_udftorch.diagnose import first_difference, record
+from pytest_udftorch.diagnose import first_difference, record_run
 
 #: ``deterministic`` is stock with ``torch.use_deterministic_algorithms``.
 LIBRARIES: Final = ("std", "deterministic", "corem", "repro")
@@ -150,7 +150,7 @@ def recorded(library: str, name: str, optimizer: str, steps: int, folder: Path) 
             training.step(next(batches))
 
     with under(library):
-        record(folder, make=lambda: run, seed=SEED)
+        record_run(folder, make=lambda: run, seed=SEED)
 
 
 def child(order: dict[str, Any]) -> list[dict[str, Any]]:

@@ -147,7 +147,7 @@ def _step(name: str, device: str) -> None:
     import torch
 
     from benches.data import planted
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     model, inputs = planted.make(name)
     moved = torch.utils._pytree.tree_map(lambda t: t.to(device), inputs)

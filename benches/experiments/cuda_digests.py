@@ -28,11 +28,12 @@ import triton
 
 from benches.experiments import command
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.measure import describe_device
-from pytest_udftorch.prove import Certificate, Run
-from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import BARE, FUNCTIONS
+from pytest_udftorch.measure.timing.device import describe_device
+from pytest_udftorch.prove import Certificate, load_certificate
+from pytest_udftorch.prove.verify.certificate import Run
+from pytest_udftorch.swap import FUNCTIONS
 from pytest_udftorch.swap.compiled.follower import follower
+from pytest_udftorch.swap.operators.table import BARE
 
 CANONICAL_NAN = 0x7FC00000
 SLAB_BITS = 28

@@ -32,7 +32,7 @@ from benches.experiments.cuda_digests import (
     gpu,
 )
 from pytest_udftorch import patched
-from pytest_udftorch.prove import Inputs, generator
+from pytest_udftorch.prove.verify.reference.checker import Inputs, generator
 from pytest_udftorch.swap import FUNCTIONS
 from pytest_udftorch.swap.compiled.follower import follower
 

@@ -26,8 +26,8 @@ from benches import stored
 from benches.experiments import command
 from benches.experiments.cuda_digests import gpu
 from pytest_udftorch import patched
-from pytest_udftorch.measure import describe
-from pytest_udftorch.swap import BARE
+from pytest_udftorch.swap.operators.table import BARE
+from pytest_udftorch.swap.toolchain.environment import describe
 
 LARGE, SMALL = 1 << 26, 1 << 16
 COLUMNS = 4096

@@ -33,7 +33,7 @@ from benches.data.models.lenet import LeNet
 from benches.data.samples import Samples
 from benches.experiments.training import Task, Training
 from pytest_udftorch import UdfError, patched, trace
-from pytest_udftorch.measure import caption, describe
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 FUNCTIONS = ("exp", "expm1", "log")
 

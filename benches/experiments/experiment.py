@@ -40,14 +40,10 @@ import torch
 
 from benches import stored
 from pytest_udftorch import UdfError
-from pytest_udftorch.measure import (
-    FEWEST_RUNS,
-    Comparison,
-    SyncTimer,
-    describe_device,
-    median,
-    require_device,
-)
+from pytest_udftorch.measure import Comparison, SyncTimer
+from pytest_udftorch.measure.timing.device import describe_device
+from pytest_udftorch.measure.timing.statistics import FEWEST_RUNS, median
+from pytest_udftorch.measure.timing.timers import require_device
 
 if TYPE_CHECKING:
     from pytest_udftorch.measure import ModelPair

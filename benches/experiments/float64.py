@@ -31,8 +31,8 @@ import numpy.typing as npt
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
-from pytest_udftorch.measure import describe
 from pytest_udftorch.prove import correctly_rounded
+from pytest_udftorch.swap.toolchain.environment import describe
 
 Doubles = npt.NDArray[np.float64]
 

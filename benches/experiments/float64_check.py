@@ -39,8 +39,8 @@ import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
 from pytest_udftorch.base.journal import Journal, Words
-from pytest_udftorch.measure import describe
 from pytest_udftorch.prove.verify.reference.checker import load_mpfr
+from pytest_udftorch.swap.toolchain.environment import describe
 
 #: Arguments of a line of the journal.
 CHUNK: Final = 1 << 23

@@ -24,8 +24,8 @@ import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
 from benches.experiments.float64 import EXPONENTS, INTERVALS
-from pytest_udftorch.measure import caption, describe
 from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 FILE: Final = stored.RESULTS / "float64_speed.json"
 COMMAND: Final = "python -m benches.experiments.float64_speed --store"

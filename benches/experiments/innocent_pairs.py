@@ -29,7 +29,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from benches.experiments import command as commands
-from pytest_udftorch.measure import Member, ModelPair, model_pair
+from pytest_udftorch.measure import ModelPair, model_pair
+from pytest_udftorch.measure.planning.pairs import Member
 
 SEEDS = 10
 BATCH = 4

@@ -37,7 +37,7 @@ import numpy.typing
 from benches import stored
 from benches.experiments import command
 from pytest_udftorch import Build, UdfError, UdfLibrary, build_library, find_library
-from pytest_udftorch.prove import read_hard_cases
+from pytest_udftorch.prove.exact.strategies import read_hard_cases
 from pytest_udftorch.swap import FUNCTIONS
 
 HARNESS: Final = Path(__file__).parent / "native" / "other_machine.c"

@@ -67,7 +67,7 @@ def _sites(model: Any, inputs: Any) -> tuple[list[Any], list[str]]:
     """Return units that are alone in their layer, and layers that call no function."""
     import torch
 
-    from pytest_udftorch.diagnose import units_of
+    from pytest_udftorch.diagnose.blame.search import units_of
 
     own = copy.deepcopy(model)
 
@@ -93,7 +93,7 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
 
     from benches.data import planted
     from pytest_udftorch.diagnose import smallest_cause
-    from pytest_udftorch.errors import BlameError
+    from pytest_udftorch.errors import DiagnosisError
 
     torch.manual_seed(0)
     model, inputs = planted.make(name)
@@ -103,7 +103,7 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
         begin = time.perf_counter()
         try:
             found = smallest_cause("std", CANARY, _metric(model, inputs, site.layer))
-        except BlameError as error:
+        except DiagnosisError as error:
             # The last bit of a function may be lost on the way to the layer's output.
             if "does not differ" in str(error):
                 continue
@@ -121,13 +121,13 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
 def _refused(model: Any, inputs: Any, innocent: list[str], draw: random.Random) -> bool | None:
     """Tell whether a layer that calls no function is said not to differ."""
     from pytest_udftorch.diagnose import smallest_cause
-    from pytest_udftorch.errors import BlameError
+    from pytest_udftorch.errors import DiagnosisError
 
     if not innocent:
         return None
     try:
         smallest_cause("std", CANARY, _metric(model, inputs, draw.choice(innocent)))
-    except BlameError as error:
+    except DiagnosisError as error:
         if "returned nothing" in str(error):  # a layer that is never called
             return None
         return "does not differ" in str(error)

@@ -59,7 +59,7 @@ def _debug_mode(name: str, side: Any) -> list[str]:
     from torch.utils._debug_mode import DebugMode
 
     from benches.data import planted
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     logs = []
     for around in (None, side):
@@ -91,7 +91,7 @@ def fault_row(name: str, kind: str, draw: random.Random) -> dict[str, Any] | Non
     model, inputs = planted.make(name)
     with scout.around():
         torch.manual_seed(0)
-        from pytest_udftorch.swap import training_step
+        from pytest_udftorch.swap.reach.coverage import training_step
 
         training_step(model, inputs)()
     sites = list(scout.sites)
@@ -177,7 +177,7 @@ def memory(name: str, what: str) -> dict[str, Any]:
 
     from benches.data import planted
     from pytest_udftorch.diagnose import Side, first_difference
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     training_step(*planted.make("LeNet"))()  # libraries are loaded
     # The peak so far, which that small step and the imports made, would hide what comes.

@@ -37,8 +37,9 @@ from benches.experiments.cuda_digests import gpu
 from benches.experiments.cuda_speed import LARGE, SMALL, events, graph_of, numbers
 from benches.experiments.cuda_training import on_gpu, turn_ns
 from pytest_udftorch import patched
-from pytest_udftorch.measure import median, ratio
-from pytest_udftorch.watch import Profile, Row
+from pytest_udftorch.measure.timing.statistics import median, ratio
+from pytest_udftorch.swap.records.totals import Row
+from pytest_udftorch.watch import Profile
 
 CONTENDERS: Mapping[str, bool] = {"off": False, "off again": False, "counters": True}
 

@@ -37,7 +37,7 @@ import torch
 from benches.experiments import blocks, command
 from benches.experiments.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, build_library, patched
-from pytest_udftorch.measure import FEWEST_RUNS, Interval, bootstrap
+from pytest_udftorch.measure.timing.statistics import FEWEST_RUNS, Interval, bootstrap
 from pytest_udftorch.swap.native.runtime import runtime
 
 LIBRARIES = ("std", "corem")

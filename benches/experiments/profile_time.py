@@ -27,7 +27,7 @@ from typing import Any
 from benches.experiments import blocks, command
 from benches.experiments.training import Task, lenet, resnet, transformer
 from pytest_udftorch import Session, patched
-from pytest_udftorch.measure import bootstrap
+from pytest_udftorch.measure.timing.statistics import bootstrap
 
 NULL = Path(__file__).parents[1] / "data" / "null"
 LIBRARIES = ("std", "corem")

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest_udftorch
 from benches import stored
 from benches.experiments import speed, speed_analysis
-from pytest_udftorch.measure import caption, describe
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 FILE: Final = stored.RESULTS / "quick_paths.json"
 COMMAND: Final = "python -m benches.experiments.quick_paths --store"

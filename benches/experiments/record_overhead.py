@@ -64,8 +64,8 @@ def _empty_mode() -> Any:
 
 def row(case: str) -> dict[str, Any]:
     """Measure one model."""
-    from pytest_udftorch.diagnose import record
-    from pytest_udftorch.swap import training_step
+    from pytest_udftorch.diagnose import record_run
+    from pytest_udftorch.swap.reach.coverage import training_step
 
     plain, empty, recorded, operators = [], [], [], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def row(case: str) -> dict[str, Any]:
             with _empty_mode()():
                 bare = _cpu_seconds(under)
             begin = time.process_time()
-            found = record(folder, make=partial(tuple, made))
+            found = record_run(folder, make=partial(tuple, made))
             # The first round loads what the others find loaded.
             if number:
                 plain.append(alone)

@@ -36,7 +36,8 @@ from torch import Tensor, nn
 from benches.experiments import command
 from benches.experiments.compile_transformers import Block
 from pytest_udftorch import UdfError
-from pytest_udftorch.measure import describe, recording, sync_timer
+from pytest_udftorch.measure import recording, sync_timer
+from pytest_udftorch.swap.toolchain.environment import describe
 
 BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion")
 BATCHES: Final = (1, 32)

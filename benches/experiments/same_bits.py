@@ -30,8 +30,8 @@ from torch.nn import functional as F
 
 from benches import stored
 from pytest_udftorch import patched
-from pytest_udftorch.measure import describe
 from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.environment import describe
 
 SEED = 2026
 #: 16 pieces of 65, and 65 of 16.
@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
         document = merge(options.parts)
         stored.write(options.store, document)
         return 0
-    from pytest_udftorch.measure import describe_device
+    from pytest_udftorch.measure.timing.device import describe_device
 
     names = [n for n in options.functions.split(",") if n]
     found = run(options.context, options.library, names, options.together)

@@ -258,7 +258,7 @@ class Memory:
 
 
 def _inputs(hard: Path | None, arity: int) -> list[np.ndarray[Any, Any]]:
-    from pytest_udftorch.prove import read_hard_cases
+    from pytest_udftorch.prove.exact.strategies import read_hard_cases
 
     random = np.random.default_rng(5)
     signed = [s | sign for s in _SPECIALS for sign in (0, 1 << 31)]

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.swap import find_compiler
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "pytest_udftorch/swap/native/c"

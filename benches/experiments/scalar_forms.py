@@ -18,7 +18,7 @@ import pytest_udftorch
 from benches import stored
 from benches.experiments import speed
 from benches.experiments.quick_paths import described_without
-from pytest_udftorch.measure import caption, describe
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 FILE: Final = stored.RESULTS / "scalar_forms.json"
 COMMAND: Final = "python -m benches.experiments.scalar_forms --store"

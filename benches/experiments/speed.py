@@ -31,9 +31,10 @@ import numpy as np
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native
-from pytest_udftorch.measure import caption, describe
-from pytest_udftorch.prove import ReferenceMissingError, llvmlibc
+from pytest_udftorch.errors import PackageMissingError
+from pytest_udftorch.prove.verify.reference.checker import llvmlibc
 from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.toolchain.environment import caption, describe
 
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
 L1_ELEMENTS: Final = 4096
@@ -175,7 +176,7 @@ def contenders(function: str, level: str) -> list[Contender]:
             lib = ctypes.CDLL(str(reference.path))
             address = _address(lib, f"udfref_llvmlibc_{function}")
             found.append(Contender("llvm-libc", "reference", address))
-    except ReferenceMissingError:
+    except PackageMissingError:
         pass
     return [c for c in found if c.address]
 

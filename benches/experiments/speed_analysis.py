@@ -30,8 +30,8 @@ from benches import stored
 from benches.experiments import native
 from benches.experiments.speed import Contender, contenders, levels, sample, stem
 from pytest_udftorch import UdfError, find_library
-from pytest_udftorch.measure import describe
-from pytest_udftorch.swap import find_compiler
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
+from pytest_udftorch.swap.toolchain.environment import describe
 
 #: Elements of a followed run; the array form runs this many and twice as many.
 ELEMENTS: Final = 256

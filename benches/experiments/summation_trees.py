@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from benches.experiments import command
-from pytest_udftorch.reproduce import SummationError, SummationTree, summation_tree
+from pytest_udftorch.errors import SummationError
+from pytest_udftorch.reproduce import SummationTree, summation_tree
 
 CAPABILITIES: Final = ("avx512", "avx2", "default")
 #: Trials of orders, and again of verdicts, at each place.

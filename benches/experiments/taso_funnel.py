@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.measure import enumerate_pairs, generate, judge_all
+from pytest_udftorch.measure import generate_rules, judge_rules
+from pytest_udftorch.measure.rewrite.taso.generator import enumerate_pairs
 
 OPERATORS = 3
 #: Pruning compares pairs with each other, which takes too long for those of so many operators.
@@ -42,9 +43,9 @@ def measure(
     funnels = []
     for most in range(1, operators + 1):
         began = time.monotonic()
-        candidates, funnel = generate(most)
+        candidates, funnel = generate_rules(most)
         print(funnel, flush=True)
-        verified = sum(proof.holds for proof in judge_all(candidates, journal=journal))
+        verified = sum(proof.holds for proof in judge_rules(candidates, journal=journal))
         row = replace(funnel, verified=verified).document()
         funnels.append({**row, "seconds": time.monotonic() - began})
     for most in range(operators + 1, enumerated + 1):

@@ -106,7 +106,8 @@ def measure(python: Path) -> dict[str, Any]:
         if done.returncode not in (0, 1):
             raise VersionError(f"pytest ended with status {done.returncode}.")
         told = subprocess.run(
-            [python, "-c", "import json; from pytest_udftorch.measure import describe; "
+            [python, "-c",
+             "import json; from pytest_udftorch.swap.toolchain.environment import describe; "
              "print(json.dumps(describe()))"],
             cwd=ROOT, capture_output=True, text=True, check=True,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benches import tables
 from pytest_udftorch import UdfError
-from pytest_udftorch.measure import cpu_caption
+from pytest_udftorch.swap.toolchain.environment import cpu_caption
 
 __all__ = ["Bench", "BenchFormatError", "Row", "as_written", "load_all", "medians"]
 

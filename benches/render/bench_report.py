@@ -25,7 +25,7 @@ from typing import Final
 from benches.render.bench_files import Bench, BenchFormatError, Row, as_written, load_all, medians
 from benches.render.figures import PUBLISHED, SECTIONS, numbers
 from pytest_udftorch import UdfError
-from pytest_udftorch.watch import heading, page
+from pytest_udftorch.watch.profile.report import heading, page
 
 __all__ = ["Bench", "BenchFormatError", "load_all", "sections", "terminal"]
 

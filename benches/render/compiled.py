@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benches.render.markdown import records, table
-from pytest_udftorch.measure import cpu_caption
+from pytest_udftorch.swap.toolchain.environment import cpu_caption
 
 Document = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 from benches.experiments.beside_others import NO_CASES
 from benches.render.cuda import source
 from benches.render.markdown import table
-from pytest_udftorch.measure import caption
+from pytest_udftorch.swap.toolchain.environment import caption
 
 
 def _share(rows: Sequence[Mapping[str, Any]], name: str) -> str:

@@ -32,11 +32,14 @@ from benches.render import profile as render_profile
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
-from pytest_udftorch import UdfError, swap, watch
-from pytest_udftorch.measure import caption
-from pytest_udftorch.prove import Certificate, comparison_table
-from pytest_udftorch.prove import load as load_certificate
-from pytest_udftorch.swap import FUNCTIONS, reached
+from pytest_udftorch import UdfError
+from pytest_udftorch.prove import Certificate, load_certificate
+from pytest_udftorch.prove.verify.merge import comparison_table
+from pytest_udftorch.swap import FUNCTIONS
+from pytest_udftorch.swap.operators.table import reached
+from pytest_udftorch.swap.reach import table as reach
+from pytest_udftorch.swap.records import layout
+from pytest_udftorch.swap.toolchain.environment import caption
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -505,7 +508,7 @@ def profile_structs(results: Results) -> str:
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):
-        dtype = getattr(watch, name)
+        dtype = getattr(layout, name)
         rows = []
         for field, (kind, offset, *_) in dtype.fields.items():
             # As code: Markdown reads [a][b] as a link.
@@ -515,7 +518,7 @@ def profile_structs(results: Results) -> str:
             rows.append([str(offset), f"`{field}`", text])
         parts += [f"{name}, {dtype.itemsize:,} bytes:", ""]
         parts += [*table(["offset", "field", "type"], rows), ""]
-    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(watch.EVENT_FLAGS))
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(layout.EVENT_FLAGS))
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 
@@ -1642,7 +1645,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
 
 def reach_page(results: Results) -> str:
     """Return docs/results/reach.md."""
-    page = swap.markdown(*swap.load(results.folder / "reach.json"))
+    page = reach.markdown(*reach.load(results.folder / "reach.json"))
     return page.rstrip() + "\n" + _on_cuda()
 
 

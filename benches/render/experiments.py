@@ -10,7 +10,7 @@ from typing import Any
 
 from benches.render.bench_files import Bench, load_all
 from benches.render.markdown import table
-from pytest_udftorch.watch import time_text
+from pytest_udftorch.base.units import time_text
 
 Lines = list[str]
 

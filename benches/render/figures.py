@@ -10,7 +10,8 @@ from typing import Any, Final
 from benches.render import charts
 from benches.render.bench_files import Bench, Row, medians
 from benches.render.charts import Axis, Bar
-from pytest_udftorch.watch import Cell, table, text_cell, time_text
+from pytest_udftorch.base.units import time_text
+from pytest_udftorch.watch.profile.tables import Cell, table, text_cell
 
 __all__ = ["PUBLISHED", "SECTIONS", "numbers"]
 

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     profiles = [profile(library, digits) for library in ("std", "corem")]
     with tempfile.TemporaryDirectory() as scratch:
         page = options.page or Path(scratch) / "report.html"
-        text = watch.html(profiles, title=f"LeNet on {digits.source}")
+        text = watch.profiles_html(profiles, title=f"LeNet on {digits.source}")
         page.write_text(text, encoding="utf-8")
         with browser.page(path) as tab:
             tab.size(WIDTH)

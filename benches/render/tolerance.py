@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benches.render.markdown import table
-from pytest_udftorch.measure import caption
+from pytest_udftorch.swap.toolchain.environment import caption
 
 
 def ladder(found: Mapping[str, Any]) -> str:

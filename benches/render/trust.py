@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from benches.render.markdown import table
-from pytest_udftorch.measure import caption
+from pytest_udftorch.swap.toolchain.environment import caption
 
 #: Figures of a stress run, in the words of the page.
 _STRESS = {

@@ -17,7 +17,8 @@ from benches.experiments import (
     compile_transformers,
     experiment,
 )
-from pytest_udftorch.measure import DeviceMissingError, require_device
+from pytest_udftorch.errors import DeviceMissingError
+from pytest_udftorch.measure.timing.timers import require_device
 
 #: The experiments, and the entries of a row that must not be empty beside its speed-ups.
 EXPERIMENTS = (

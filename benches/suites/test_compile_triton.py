@@ -9,7 +9,7 @@ if not torch.cuda.is_available():
     pytest.skip("Triton's kernels need a CUDA device; torch sees none", allow_module_level=True)
 
 from benches.experiments import compile_triton
-from pytest_udftorch.measure import describe_device
+from pytest_udftorch.measure.timing.device import describe_device
 
 ELEMENTS = {"small": 2**22, "full": 2**28}
 

@@ -8,8 +8,8 @@ import pytest
 from benches.experiments import profile_overhead, training
 from benches.experiments.blocks import CLOCKS
 from benches.render import profile as render_profile
-from pytest_udftorch import watch
-from pytest_udftorch.measure import Interval
+from pytest_udftorch.measure.timing.statistics import Interval
+from pytest_udftorch.swap.records import layout
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_memory_is_constant_and_events_go_to_disk(task):
         if depth == "events":
             assert sizes["file_many"] > 2 * sizes["file_few"]
             # Events wait for the disk in a ring of 2^17.
-            assert sizes["few"] >= 2**17 * watch.EVENT.itemsize
+            assert sizes["few"] >= 2**17 * layout.EVENT.itemsize
         else:
             assert sizes["file_many"] == sizes["file_few"]
 

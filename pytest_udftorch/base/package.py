@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,28 @@ from typing import Any
 _ROOT = __name__.partition(".")[0]
 
 
-def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``, which loads a name's module when the name is used.
+def names_from(
+    package: str, homes: Mapping[str, Iterable[str]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package that offers names.
+
+    The module behind a name is loaded when the name is used.
 
     Args:
         package: the package.
-        homes: name -> the module that defines it, without ``pytest_udftorch.`` in front.
+        homes: modules, without ``pytest_udftorch.`` in front, with the names that each defines.
     """
+    home = {name: module for module, names in homes.items() for name in names}
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{_ROOT}.{homes[name]}"), name)
+        return getattr(import_module(f"{_ROOT}.{home[name]}"), name)
 
-    return find
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home})
+
+    return sorted(home), find, names
 
 
 def folders() -> list[Path]:

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Search, print and store; fail if a cause is left over."""
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.blame.search import smallest_cause
-    from pytest_udftorch.errors import BlameError
+    from pytest_udftorch.errors import DiagnosisError
 
     here = Path.cwd()
     found = smallest_cause(
@@ -69,5 +69,5 @@ def run(options: argparse.Namespace) -> int:
     )
     print(found.text())
     if options.store is not None:
-        store(options.store, found.document(), BlameError)
+        store(options.store, found.document(), DiagnosisError)
     return 0 if found.proved else FAILED

@@ -49,11 +49,11 @@ def _add_export(actions: Subparsers) -> None:
 
 def check_files(options: argparse.Namespace) -> int:
     """Check that files are whole, unedited, complete, and keep their claims."""
-    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate
 
     failures = []
     for path in options.files:
-        certificate = load(path)
+        certificate = load_certificate(path)
         failures += certificate.failures() + certificate.unfinished()
         print(f"{path}: {certificate.name}, {len(certificate.runs)} runs, intact")
     return report_failures(failures)
@@ -61,11 +61,11 @@ def check_files(options: argparse.Namespace) -> int:
 
 def merge_files(options: argparse.Namespace) -> int:
     """Merge certificates into one file."""
-    from pytest_udftorch.prove.verify.certificate_file import load, save
-    from pytest_udftorch.prove.verify.merge import merge
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate, save_certificate
+    from pytest_udftorch.prove.verify.merge import merge_certificates
 
-    merged = merge([load(path) for path in options.files])
-    save(merged, options.out)
+    merged = merge_certificates([load_certificate(path) for path in options.files])
+    save_certificate(merged, options.out)
     print(f"{options.out}: {merged.name}, {len(merged.runs)} runs")
     return 0
 
@@ -73,11 +73,11 @@ def merge_files(options: argparse.Namespace) -> int:
 def export_files(options: argparse.Namespace) -> int:
     """Write certified functions for other tools."""
     from pytest_udftorch.base.store import store_text
-    from pytest_udftorch.prove.verify.certificate import CertificateExportError
-    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.errors import CertificateError
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate
     from pytest_udftorch.prove.verify.export import fpcore, herbie_platform
 
-    certificates = [load(path) for path in options.files]
+    certificates = [load_certificate(path) for path in options.files]
     if options.fpcore:
         text = fpcore(certificates)
     else:
@@ -91,15 +91,15 @@ def export_files(options: argparse.Namespace) -> int:
             }
             own = {name: min(by_library.values()) for name, by_library in found.items()}
             text = herbie_platform(certificates, arithmetic_costs() | own)
-    store_text(options.out, text, CertificateExportError, "The export")
+    store_text(options.out, text, CertificateError, "The export")
     print(f"{options.out}: {len(certificates)} functions")
     return 0
 
 
 def print_table(options: argparse.Namespace) -> int:
     """Print the comparison of libraries."""
-    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate
     from pytest_udftorch.prove.verify.merge import comparison_table
 
-    print(comparison_table([load(path) for path in options.files]))
+    print(comparison_table([load_certificate(path) for path in options.files]))
     return 0

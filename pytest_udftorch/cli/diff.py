@@ -63,12 +63,12 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     from pytest_udftorch.diagnose.diff.comparison import first_difference
     from pytest_udftorch.diagnose.diff.reproducer import save_reproducer
-    from pytest_udftorch.errors import DiffSideError
+    from pytest_udftorch.errors import DiagnosisError
 
     if options.origin:
         return _origin(options)
     if options.b is None:
-        raise DiffSideError("Name the second side, for instance --b library=corem.")
+        raise DiagnosisError("Name the second side, for instance --b library=corem.")
     found = first_difference(
         options.a,
         options.b,
@@ -81,9 +81,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     print(found.text())
     _store(options, found)
     if options.page:
-        from pytest_udftorch.diagnose.diff.drawing import save_page
+        from pytest_udftorch.diagnose.diff.drawing import save_difference_page
 
-        save_page(found, options.page)
+        save_difference_page(found, options.page)
     if options.reproducer and not found.equal:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED
@@ -94,10 +94,10 @@ def _subject(options: argparse.Namespace, *sides: str) -> Subject | None:
     if options.run_of is not None:
         return subject(options)
     from pytest_udftorch.diagnose.runs.sides import RECORDED
-    from pytest_udftorch.errors import DiffRunError
+    from pytest_udftorch.errors import RunError
 
     if not all(one.startswith(RECORDED) for one in sides):
-        raise DiffRunError("There is nothing to run. Name model.py:make or a script.")
+        raise RunError("There is nothing to run. Name model.py:make or a script.")
     return None
 
 
@@ -120,7 +120,7 @@ def _origin(options: argparse.Namespace) -> int:
 
 def _store(options: argparse.Namespace, found: Result) -> None:
     from pytest_udftorch.base.store import store
-    from pytest_udftorch.errors import DiffReproducerError
+    from pytest_udftorch.errors import DiagnosisError
 
     if options.store is not None:
-        store(options.store, found.document(), DiffReproducerError)
+        store(options.store, found.document(), DiagnosisError)

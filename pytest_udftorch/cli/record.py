@@ -47,10 +47,10 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
     from pytest_udftorch.diagnose.diff.kernels import of_compiled
-    from pytest_udftorch.diagnose.diff.record import record
+    from pytest_udftorch.diagnose.diff.record import record_run
     from pytest_udftorch.swap.observe.native_recorder import why_not
 
-    found = record(
+    found = record_run(
         options.out,
         on=options.side,
         make=subject(options),

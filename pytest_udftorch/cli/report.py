@@ -53,7 +53,7 @@ def needs(options: argparse.Namespace) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Read profiles; print the short form, and write what was asked for."""
     from pytest_udftorch.swap.records.export import write_text
-    from pytest_udftorch.swap.records.profile import load_all
+    from pytest_udftorch.swap.records.profile import load_profiles
     from pytest_udftorch.watch.profile import report
 
     for path in options.paths:
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> int:
                 f"it, `python -m benches.render.bench_report {path}` in a checkout of the project "
                 "draws its figures."
             )
-    profiles = load_all(options.paths, add_runs=options.add_runs)
+    profiles = load_profiles(options.paths, add_runs=options.add_runs)
     print(report.terminal(profiles))
     if options.out:
-        text = report.html(profiles, title=options.title or report.TITLE)
+        text = report.profiles_html(profiles, title=options.title or report.TITLE)
         write_text(options.out, text)
 
     for profile in profiles:

@@ -51,7 +51,7 @@ def needs(options: argparse.Namespace) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Check and build the library; then become the program."""
-    from pytest_udftorch.errors import ProfileDepthError, SessionStateError
+    from pytest_udftorch.errors import ProfileError, SessionStateError
     from pytest_udftorch.swap.session import option_values as asked
     from pytest_udftorch.swap.session import startup
     from pytest_udftorch.swap.session.session import patched
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             "arguments: udftorch run --udf-lib corem train.py --epochs 2."
         )
     if bool(options.udf_profile) != bool(options.udf_profile_out):
-        raise ProfileDepthError(
+        raise ProfileError(
             "--udf-profile says what is counted, and --udf-profile-out where it goes. Give both."
         )
     arguments: dict[str, Any] = {

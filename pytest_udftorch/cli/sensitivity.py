@@ -49,7 +49,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
-    from pytest_udftorch.errors import SensitivityError
+    from pytest_udftorch.errors import DiagnosisError
 
     found = significant_bits(
         make=subject(options),
@@ -64,7 +64,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     )
     print(found.text())
     if options.store is not None:
-        store(options.store, found.document(), SensitivityError)
+        store(options.store, found.document(), DiagnosisError)
     return FAILED if options.least is not None and found.least < options.least else 0
 
 

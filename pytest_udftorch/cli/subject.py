@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_udftorch.errors import DiffRunError
+from pytest_udftorch.errors import RunError
 
 if TYPE_CHECKING:
     from pytest_udftorch.diagnose.runs.other_process import Subject
@@ -62,7 +62,7 @@ def own_options(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     found = parser.parse_args([*ours, options.run_of], argparse.Namespace(**vars(options)))
     if found.run_of != options.run_of or found.arguments:
         stray = next(word for word in ours if not word.startswith("-"))
-        raise DiffRunError(
+        raise RunError(
             f"{options.run_of} is a function, which takes no arguments ({stray}). Options of "
             "udftorch stand beside it."
         )
@@ -79,12 +79,12 @@ def subject(options: argparse.Namespace) -> Subject:
 
     Raises:
         CoverageError: there is no such function.
-        DiffRunError: there is no such script, or a number is out of range.
+        RunError: there is no such script, or a number is out of range.
     """
     from pytest_udftorch.diagnose.runs.other_process import Subject
 
     if options.steps < 1:
-        raise DiffRunError(f"--steps {options.steps} runs nothing. Give 1 or more.")
+        raise RunError(f"--steps {options.steps} runs nothing. Give 1 or more.")
     if options.seed < 0:
-        raise DiffRunError(f"--seed {options.seed} is no seed. Give 0 or more.")
+        raise RunError(f"--seed {options.seed} is no seed. Give 0 or more.")
     return Subject(options.run_of, tuple(options.arguments))

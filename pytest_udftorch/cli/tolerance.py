@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     """Search, store and print; fail if the answer does not hold."""
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.tolerance.ladder import LADDER, cheapest_libraries
-    from pytest_udftorch.errors import ToleranceError
+    from pytest_udftorch.errors import DiagnosisError
 
     found = cheapest_libraries(
         options.metric,
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     )
     print(found.text())
     if options.store is not None:
-        store(options.store, found.document(), ToleranceError)
+        store(options.store, found.document(), DiagnosisError)
     return 0 if found.holds else FAILED
 
 

@@ -121,17 +121,17 @@ def _chunk_range(text: str) -> range:
 
 def run(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
+    from pytest_udftorch.errors import VerifyError
     from pytest_udftorch.prove.verify.candidate_search import cpu_levels, forms_of, functions_of
-    from pytest_udftorch.prove.verify.schedule import ScheduleError
 
     if options.quick:
         return _sample(options)
     if options.again:
         return _repeat(options)
     if not 8 <= options.chunk_bits <= 28:
-        raise ScheduleError("--chunk-bits must lie between 8 and 28.")
+        raise VerifyError("--chunk-bits must lie between 8 and 28.")
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
-        raise ScheduleError("--pairs must be positive, --workers must not be negative.")
+        raise VerifyError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
     for function in options.functions or functions_of(options.library, options.dtype):
         for level in _each(options.cpu_level, cpu_levels):
@@ -149,13 +149,14 @@ _OF_CERTIFICATES = (
 
 def _sample(options: argparse.Namespace) -> int:
     """Sample the functions, and print a table of each."""
+    from pytest_udftorch.errors import VerifyError
     from pytest_udftorch.prove.verify.candidate_search import functions_of
-    from pytest_udftorch.prove.verify.quick_sample import NoSampleError, sample
+    from pytest_udftorch.prove.verify.quick_sample import sample
 
     given = [name for name in _OF_CERTIFICATES if getattr(options, name) not in (None, False)]
     if given or options.dtype != "float32":
         option = given[0].replace("_", "-") if given else f"dtype={options.dtype}"
-        raise NoSampleError(
+        raise VerifyError(
             f"--quick runs a sample of float32 inputs and writes no certificate, so --{option} has "
             "no meaning. Leave out one of the two."
         )
@@ -178,15 +179,16 @@ _OF_RUNS = (
 
 def _repeat(options: argparse.Namespace) -> int:
     """Run the runs of certificates once more, on the present builds."""
+    from pytest_udftorch.errors import VerifyError
     from pytest_udftorch.prove.verify.candidate_search import Request, functions_of
-    from pytest_udftorch.prove.verify.repetition import UnwantedOptionError, repeat
+    from pytest_udftorch.prove.verify.repetition import repeat
     from pytest_udftorch.prove.verify.run import Execution, certificate_path
     from pytest_udftorch.prove.verify.schedule import make_schedule
     from pytest_udftorch.prove.verify.workers import cluster_address
 
     given = [name for name in _OF_RUNS if getattr(options, name) not in (None, False)]
     if given:
-        raise UnwantedOptionError(
+        raise VerifyError(
             f"--again takes forms, levels and modes from the certificates, so "
             f"--{given[0].replace('_', '-')} has no meaning. Leave out one of the two."
         )

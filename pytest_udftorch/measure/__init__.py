@@ -6,285 +6,62 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.errors import EquivalenceError, JournalError, RewriteError, RuleError
-    from pytest_udftorch.measure.planning.cuda_graph import capture
-    from pytest_udftorch.measure.planning.executor import (
-        CapturedShapeError,
-        Executor,
-        ExecutorUnavailableError,
-        LostBranchError,
-        UnknownExecutorError,
-    )
+    from pytest_udftorch.measure.planning.executor import Executor as Executor
+    from pytest_udftorch.measure.planning.executors import register_executor as register_executor
     from pytest_udftorch.measure.planning.executors import (
-        make,
-        register,
-        registered,
-        resolve,
-        unregister,
+        unregister_executor as unregister_executor,
     )
-    from pytest_udftorch.measure.planning.executors.variations import VARIATIONS
-    from pytest_udftorch.measure.planning.pairs import (
-        DisagreementError,
-        Member,
-        MemberFailedError,
-        ModelPair,
-        NoReferenceError,
-        model_pair,
-        reference,
+    from pytest_udftorch.measure.planning.pairs import ModelPair as ModelPair
+    from pytest_udftorch.measure.planning.pairs import model_pair as model_pair
+    from pytest_udftorch.measure.planning.plan_search import Plan as Plan
+    from pytest_udftorch.measure.planning.plan_search import oracle as oracle
+    from pytest_udftorch.measure.planning.sizes import BySize as BySize
+    from pytest_udftorch.measure.planning.sizes import by_size as by_size
+    from pytest_udftorch.measure.rewrite.backends import recording as recording
+    from pytest_udftorch.measure.rewrite.boxes import Equivalence as Equivalence
+    from pytest_udftorch.measure.rewrite.boxes import assert_equivalent as assert_equivalent
+    from pytest_udftorch.measure.rewrite.boxes import equivalence as equivalence
+    from pytest_udftorch.measure.rewrite.fusion.sparse import fused as fused
+    from pytest_udftorch.measure.rewrite.report import GraphReport as GraphReport
+    from pytest_udftorch.measure.rewrite.taso.generator import generate_rules as generate_rules
+    from pytest_udftorch.measure.rewrite.taso.rules import Rule as Rule
+    from pytest_udftorch.measure.rewrite.taso.rules import judge_rule as judge_rule
+    from pytest_udftorch.measure.rewrite.taso.rules import read_rules as read_rules
+    from pytest_udftorch.measure.rewrite.taso.scale import judge_rules as judge_rules
+    from pytest_udftorch.measure.rewrite.tiled.backend import tiled as tiled
+    from pytest_udftorch.measure.timing.layers import LayerReport as LayerReport
+    from pytest_udftorch.measure.timing.layers import instrument_overhead as instrument_overhead
+    from pytest_udftorch.measure.timing.layers import layer_profile as layer_profile
+    from pytest_udftorch.measure.timing.layers import layer_subtraction as layer_subtraction
+    from pytest_udftorch.measure.timing.layers import layer_times as layer_times
+    from pytest_udftorch.measure.timing.timers import Comparison as Comparison
+    from pytest_udftorch.measure.timing.timers import SyncTimer as SyncTimer
+    from pytest_udftorch.measure.timing.timers import Timing as Timing
+    from pytest_udftorch.measure.timing.timers import sync_timer as sync_timer
+else:
+    __all__, __getattr__, __dir__ = names_from(
+        __name__,
+        {
+            "measure.planning.executor": ["Executor"],
+            "measure.planning.executors": ["register_executor", "unregister_executor"],
+            "measure.planning.pairs": ["ModelPair", "model_pair"],
+            "measure.planning.plan_search": ["Plan", "oracle"],
+            "measure.planning.sizes": ["BySize", "by_size"],
+            "measure.rewrite.backends": ["recording"],
+            "measure.rewrite.boxes": ["Equivalence", "assert_equivalent", "equivalence"],
+            "measure.rewrite.fusion.sparse": ["fused"],
+            "measure.rewrite.report": ["GraphReport"],
+            "measure.rewrite.taso.generator": ["generate_rules"],
+            "measure.rewrite.taso.rules": ["Rule", "judge_rule", "read_rules"],
+            "measure.rewrite.taso.scale": ["judge_rules"],
+            "measure.rewrite.tiled.backend": ["tiled"],
+            "measure.timing.layers": [
+                "LayerReport",
+                "instrument_overhead",
+                "layer_profile",
+                "layer_subtraction",
+                "layer_times",
+            ],
+            "measure.timing.timers": ["Comparison", "SyncTimer", "Timing", "sync_timer"],
+        },
     )
-    from pytest_udftorch.measure.planning.plan_search import Plan, PlanInputsError, oracle
-    from pytest_udftorch.measure.planning.plans import PlanFileError, PlanMismatchError
-    from pytest_udftorch.measure.planning.roofline import Ceilings, Work, bound_ns, ceilings, work
-    from pytest_udftorch.measure.planning.search import OracleOptionError
-    from pytest_udftorch.measure.planning.sizes import BySize, Compilation, by_size
-    from pytest_udftorch.measure.rewrite.backends import recording
-    from pytest_udftorch.measure.rewrite.boxes import (
-        Box,
-        Equivalence,
-        assert_equivalent,
-        equivalence,
-    )
-    from pytest_udftorch.measure.rewrite.fusion.sparse import fused
-    from pytest_udftorch.measure.rewrite.report import Counts, GraphReport, Picture
-    from pytest_udftorch.measure.rewrite.taso.generator import Funnel, enumerate_pairs, generate
-    from pytest_udftorch.measure.rewrite.taso.rules import Proof, Rule, judge, read
-    from pytest_udftorch.measure.rewrite.taso.scale import judge_all
-    from pytest_udftorch.measure.rewrite.templates import TEMPLATES, Firing
-    from pytest_udftorch.measure.rewrite.tiled.backend import tiled
-    from pytest_udftorch.measure.timing.device import describe_device
-    from pytest_udftorch.measure.timing.layers import (
-        INSTRUMENTS,
-        Layer,
-        LayerReport,
-        LayerRow,
-        NoLayerError,
-        PairInputError,
-        ProfileRow,
-        find_layers,
-        instrument_overhead,
-        layer_profile,
-        layer_subtraction,
-        layer_times,
-    )
-    from pytest_udftorch.measure.timing.statistics import (
-        FEWEST_RUNS,
-        Interval,
-        SampleError,
-        Verdict,
-        bootstrap,
-        compare,
-        median,
-        ratio,
-        spread,
-    )
-    from pytest_udftorch.measure.timing.timers import (
-        Comparison,
-        DeviceMissingError,
-        NoContenderError,
-        SyncTimer,
-        TimerOptionError,
-        Timing,
-        UnknownDeviceError,
-        require_device,
-        sync_timer,
-    )
-    from pytest_udftorch.prove.judge.accuracy import Accuracy, accuracy
-    from pytest_udftorch.swap.toolchain.environment import (
-        caption,
-        cpu_caption,
-        describe,
-    )
-
-__all__ = [
-    "FEWEST_RUNS",
-    "INSTRUMENTS",
-    "TEMPLATES",
-    "VARIATIONS",
-    "Accuracy",
-    "Box",
-    "BySize",
-    "CapturedShapeError",
-    "Ceilings",
-    "Comparison",
-    "Compilation",
-    "Counts",
-    "DeviceMissingError",
-    "DisagreementError",
-    "Equivalence",
-    "EquivalenceError",
-    "Executor",
-    "ExecutorUnavailableError",
-    "Firing",
-    "Funnel",
-    "GraphReport",
-    "Interval",
-    "JournalError",
-    "Layer",
-    "LayerReport",
-    "LayerRow",
-    "LostBranchError",
-    "Member",
-    "MemberFailedError",
-    "ModelPair",
-    "NoContenderError",
-    "NoLayerError",
-    "NoReferenceError",
-    "OracleOptionError",
-    "PairInputError",
-    "Picture",
-    "Plan",
-    "PlanFileError",
-    "PlanInputsError",
-    "PlanMismatchError",
-    "ProfileRow",
-    "Proof",
-    "RewriteError",
-    "Rule",
-    "RuleError",
-    "SampleError",
-    "SyncTimer",
-    "TimerOptionError",
-    "Timing",
-    "UnknownDeviceError",
-    "UnknownExecutorError",
-    "Verdict",
-    "Work",
-    "accuracy",
-    "assert_equivalent",
-    "bootstrap",
-    "bound_ns",
-    "by_size",
-    "caption",
-    "capture",
-    "ceilings",
-    "compare",
-    "cpu_caption",
-    "describe",
-    "describe_device",
-    "enumerate_pairs",
-    "equivalence",
-    "find_layers",
-    "fused",
-    "generate",
-    "instrument_overhead",
-    "judge",
-    "judge_all",
-    "layer_profile",
-    "layer_subtraction",
-    "layer_times",
-    "make",
-    "median",
-    "model_pair",
-    "oracle",
-    "ratio",
-    "read",
-    "recording",
-    "reference",
-    "register",
-    "registered",
-    "require_device",
-    "resolve",
-    "spread",
-    "sync_timer",
-    "tiled",
-    "unregister",
-    "work",
-]
-__getattr__ = names_from(
-    __name__,
-    {
-        "Accuracy": "prove.judge.accuracy",
-        "Box": "measure.rewrite.boxes",
-        "BySize": "measure.planning.sizes",
-        "CapturedShapeError": "measure.planning.executor",
-        "Ceilings": "measure.planning.roofline",
-        "Comparison": "measure.timing.timers",
-        "Compilation": "measure.planning.sizes",
-        "Counts": "measure.rewrite.report",
-        "DeviceMissingError": "measure.timing.timers",
-        "DisagreementError": "measure.planning.pairs",
-        "Equivalence": "measure.rewrite.boxes",
-        "EquivalenceError": "errors",
-        "Executor": "measure.planning.executor",
-        "ExecutorUnavailableError": "measure.planning.executor",
-        "FEWEST_RUNS": "measure.timing.statistics",
-        "Firing": "measure.rewrite.templates",
-        "Funnel": "measure.rewrite.taso.generator",
-        "GraphReport": "measure.rewrite.report",
-        "INSTRUMENTS": "measure.timing.layers",
-        "Interval": "measure.timing.statistics",
-        "JournalError": "errors",
-        "Layer": "measure.timing.layers",
-        "LayerReport": "measure.timing.layers",
-        "LayerRow": "measure.timing.layers",
-        "LostBranchError": "measure.planning.executor",
-        "Member": "measure.planning.pairs",
-        "MemberFailedError": "measure.planning.pairs",
-        "ModelPair": "measure.planning.pairs",
-        "NoContenderError": "measure.timing.timers",
-        "NoLayerError": "measure.timing.layers",
-        "NoReferenceError": "measure.planning.pairs",
-        "OracleOptionError": "measure.planning.search",
-        "PairInputError": "measure.timing.layers",
-        "Picture": "measure.rewrite.report",
-        "Plan": "measure.planning.plan_search",
-        "PlanFileError": "measure.planning.plans",
-        "PlanInputsError": "measure.planning.plan_search",
-        "PlanMismatchError": "measure.planning.plans",
-        "ProfileRow": "measure.timing.layers",
-        "Proof": "measure.rewrite.taso.rules",
-        "RewriteError": "errors",
-        "Rule": "measure.rewrite.taso.rules",
-        "RuleError": "errors",
-        "SampleError": "measure.timing.statistics",
-        "SyncTimer": "measure.timing.timers",
-        "TEMPLATES": "measure.rewrite.templates",
-        "TimerOptionError": "measure.timing.timers",
-        "Timing": "measure.timing.timers",
-        "UnknownDeviceError": "measure.timing.timers",
-        "UnknownExecutorError": "measure.planning.executor",
-        "VARIATIONS": "measure.planning.executors.variations",
-        "Verdict": "measure.timing.statistics",
-        "Work": "measure.planning.roofline",
-        "accuracy": "prove.judge.accuracy",
-        "assert_equivalent": "measure.rewrite.boxes",
-        "bootstrap": "measure.timing.statistics",
-        "bound_ns": "measure.planning.roofline",
-        "by_size": "measure.planning.sizes",
-        "caption": "swap.toolchain.environment",
-        "capture": "measure.planning.cuda_graph",
-        "ceilings": "measure.planning.roofline",
-        "compare": "measure.timing.statistics",
-        "cpu_caption": "swap.toolchain.environment",
-        "describe": "swap.toolchain.environment",
-        "describe_device": "measure.timing.device",
-        "enumerate_pairs": "measure.rewrite.taso.generator",
-        "equivalence": "measure.rewrite.boxes",
-        "find_layers": "measure.timing.layers",
-        "fused": "measure.rewrite.fusion.sparse",
-        "generate": "measure.rewrite.taso.generator",
-        "instrument_overhead": "measure.timing.layers",
-        "judge": "measure.rewrite.taso.rules",
-        "judge_all": "measure.rewrite.taso.scale",
-        "layer_profile": "measure.timing.layers",
-        "layer_subtraction": "measure.timing.layers",
-        "layer_times": "measure.timing.layers",
-        "make": "measure.planning.executors",
-        "median": "measure.timing.statistics",
-        "model_pair": "measure.planning.pairs",
-        "oracle": "measure.planning.plan_search",
-        "ratio": "measure.timing.statistics",
-        "read": "measure.rewrite.taso.rules",
-        "recording": "measure.rewrite.backends",
-        "reference": "measure.planning.pairs",
-        "register": "measure.planning.executors",
-        "registered": "measure.planning.executors",
-        "require_device": "measure.timing.timers",
-        "resolve": "measure.planning.executors",
-        "spread": "measure.timing.statistics",
-        "sync_timer": "measure.timing.timers",
-        "tiled": "measure.rewrite.tiled.backend",
-        "unregister": "measure.planning.executors",
-        "work": "measure.planning.roofline",
-    },
-)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_udftorch.errors import CompareLimitError, UdfError
+from pytest_udftorch.errors import CompareError, UdfError
 from pytest_udftorch.plugin.options import PROFILE
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.native.machine import cpu_model
@@ -58,15 +58,15 @@ def _refuse_untimed(
     """Refuse a limit on times that one of the two runs does not take.
 
     Raises:
-        CompareLimitError: there is one.
+        CompareError: there is one.
     """
     for limit in (limit for limit in limits if limit.word == "time"):
         start = f"The limit {limit} needs times, and "
         end = "Add --udf-profile=timed."
         if options.profile == "counters":
-            raise CompareLimitError(f"{start}this run takes none. {end}")
+            raise CompareError(f"{start}this run takes none. {end}")
         if known.about.get("depth") == "counters":
-            raise CompareLimitError(
+            raise CompareError(
                 f"{start}the baseline {options.compare} was saved without. Save it again with "
                 "--udf-profile=timed."
             )

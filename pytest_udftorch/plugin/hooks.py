@@ -329,7 +329,7 @@ def _or_skip(module: str, name: str) -> Callable[..., Any]:
             f"The fixture {name} needs torch, which is not installed: pip install torch.",
             pytrace=False,
         )
-    from pytest_udftorch.measure.timing.timers import DeviceMissingError
+    from pytest_udftorch.errors import DeviceMissingError
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:

@@ -26,15 +26,15 @@ from pytest_udftorch.swap.counting.forks import SPOOL_PREFIX
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import runs
 from pytest_udftorch.swap.records.export import write_text
-from pytest_udftorch.swap.records.profile import Profile, by_library, load_all
+from pytest_udftorch.swap.records.profile import Profile, by_library, load_profiles
 from pytest_udftorch.watch.profile import report
 from pytest_udftorch.watch.profile.tables import TestFigures
 
 if TYPE_CHECKING:
     from pytest_udftorch.diagnose.diff.origin import Origin
     from pytest_udftorch.plugin.switcher import Switcher
-    from pytest_udftorch.swap import Evaluations
     from pytest_udftorch.swap.counting.collection import Collector
+    from pytest_udftorch.swap.reach.evaluations import Evaluations
 
 _WORKER_INPUT: Final = "udf_profile_out"
 
@@ -169,7 +169,7 @@ class RunProfile:
                 title = f"Math functions in {self._config.rootpath.name}"
                 path = self._out / "report.html"
                 tests = list(self._figures.values())
-                write_text(path, report.html(self._shown, title=title, tests=tests))
+                write_text(path, report.profiles_html(self._shown, title=title, tests=tests))
                 self._remarks.append(f"report: {path}")
         except (UdfError, OSError) as error:
             self._remarks.append(f"The profile cannot be shown in full: {error}")
@@ -192,7 +192,7 @@ class RunProfile:
             # The folder was emptied when the run began, unless ranks share it. A worker that
             # replaces one that died does not meet it.
             alone = not _shared()
-            return load_all([self._switcher.profile_out or Path()], add_runs=alone)
+            return load_profiles([self._switcher.profile_out or Path()], add_runs=alone)
         except NoProfileError:
             return []
 
@@ -238,7 +238,7 @@ class RunProfile:
 
                     origins |= {k: stack.enter_context(watching(k)) for k in self._failing}
                 if self._coverage:
-                    from pytest_udftorch.swap import evaluations
+                    from pytest_udftorch.swap.reach.evaluations import evaluations
 
                     run = stack.enter_context(evaluations())
                 result = yield

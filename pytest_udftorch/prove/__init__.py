@@ -6,145 +6,53 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.prove.exact.approx import approx
-    from pytest_udftorch.prove.exact.formats import FORMATS, MismatchError, UnsupportedDtypeError
+    from pytest_udftorch.prove.exact.approx import approx as approx
+    from pytest_udftorch.prove.exact.rounding import assert_bitwise_same as assert_bitwise_same
     from pytest_udftorch.prove.exact.rounding import (
-        NothingToCheckError,
-        UnknownOracleFunctionError,
-        assert_bitwise_same,
-        assert_correctly_rounded,
-        assert_ulp,
-        correctly_rounded,
-        ulp_distance,
-        ulp_error,
+        assert_correctly_rounded as assert_correctly_rounded,
     )
-    from pytest_udftorch.prove.exact.strategies import (
-        HardCasesError,
-        by_encoding,
-        float32_inputs,
-        hard_cases,
-        near_half_pi,
-        near_thresholds,
-        read_hard_cases,
-        sample,
-        structured,
-        thresholds,
+    from pytest_udftorch.prove.exact.rounding import assert_ulp as assert_ulp
+    from pytest_udftorch.prove.exact.rounding import correctly_rounded as correctly_rounded
+    from pytest_udftorch.prove.exact.rounding import ulp_distance as ulp_distance
+    from pytest_udftorch.prove.exact.rounding import ulp_error as ulp_error
+    from pytest_udftorch.prove.exact.strategies import by_encoding as by_encoding
+    from pytest_udftorch.prove.exact.strategies import few_significand_bits as few_significand_bits
+    from pytest_udftorch.prove.exact.strategies import float32_inputs as float32_inputs
+    from pytest_udftorch.prove.exact.strategies import hard_cases as hard_cases
+    from pytest_udftorch.prove.exact.strategies import near_half_pi as near_half_pi
+    from pytest_udftorch.prove.exact.strategies import near_thresholds as near_thresholds
+    from pytest_udftorch.prove.exact.strategies import sample_inputs as sample_inputs
+    from pytest_udftorch.prove.verify.certificate import Certificate as Certificate
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate as load_certificate
+    from pytest_udftorch.prove.verify.certificate_file import save_certificate as save_certificate
+    from pytest_udftorch.prove.verify.export import fpcore as fpcore
+    from pytest_udftorch.prove.verify.export import herbie_platform as herbie_platform
+    from pytest_udftorch.prove.verify.merge import merge_certificates as merge_certificates
+else:
+    __all__, __getattr__, __dir__ = names_from(
+        __name__,
+        {
+            "prove.exact.approx": ["approx"],
+            "prove.exact.rounding": [
+                "assert_bitwise_same",
+                "assert_correctly_rounded",
+                "assert_ulp",
+                "correctly_rounded",
+                "ulp_distance",
+                "ulp_error",
+            ],
+            "prove.exact.strategies": [
+                "by_encoding",
+                "few_significand_bits",
+                "float32_inputs",
+                "hard_cases",
+                "near_half_pi",
+                "near_thresholds",
+                "sample_inputs",
+            ],
+            "prove.verify.certificate": ["Certificate"],
+            "prove.verify.certificate_file": ["load_certificate", "save_certificate"],
+            "prove.verify.export": ["fpcore", "herbie_platform"],
+            "prove.verify.merge": ["merge_certificates"],
+        },
     )
-    from pytest_udftorch.prove.exact.ziv import OracleMissingError, UndecidedError
-    from pytest_udftorch.prove.verify.certificate import (
-        Certificate,
-        CertificateCompleteError,
-        CertificateEditedError,
-        CertificateError,
-        CertificateExportError,
-        CertificateMismatchError,
-        CertificateTruncatedError,
-        Run,
-    )
-    from pytest_udftorch.prove.verify.certificate_file import load, save
-    from pytest_udftorch.prove.verify.export import fpcore, herbie_platform
-    from pytest_udftorch.prove.verify.merge import comparison_table, merge
-    from pytest_udftorch.prove.verify.reference.checker import (
-        Inputs,
-        LlvmLibc,
-        ReferenceBuildError,
-        ReferenceMissingError,
-        generator,
-        llvmlibc,
-    )
-
-__all__ = [
-    "FORMATS",
-    "Certificate",
-    "CertificateCompleteError",
-    "CertificateEditedError",
-    "CertificateError",
-    "CertificateExportError",
-    "CertificateMismatchError",
-    "CertificateTruncatedError",
-    "HardCasesError",
-    "Inputs",
-    "LlvmLibc",
-    "MismatchError",
-    "NothingToCheckError",
-    "OracleMissingError",
-    "ReferenceBuildError",
-    "ReferenceMissingError",
-    "Run",
-    "UndecidedError",
-    "UnknownOracleFunctionError",
-    "UnsupportedDtypeError",
-    "approx",
-    "assert_bitwise_same",
-    "assert_correctly_rounded",
-    "assert_ulp",
-    "by_encoding",
-    "comparison_table",
-    "correctly_rounded",
-    "float32_inputs",
-    "fpcore",
-    "generator",
-    "hard_cases",
-    "herbie_platform",
-    "llvmlibc",
-    "load",
-    "merge",
-    "near_half_pi",
-    "near_thresholds",
-    "read_hard_cases",
-    "sample",
-    "save",
-    "structured",
-    "thresholds",
-    "ulp_distance",
-    "ulp_error",
-]
-__getattr__ = names_from(
-    __name__,
-    {
-        "Certificate": "prove.verify.certificate",
-        "CertificateCompleteError": "prove.verify.certificate",
-        "CertificateEditedError": "prove.verify.certificate",
-        "CertificateError": "prove.verify.certificate",
-        "CertificateExportError": "prove.verify.certificate",
-        "CertificateMismatchError": "prove.verify.certificate",
-        "CertificateTruncatedError": "prove.verify.certificate",
-        "FORMATS": "prove.exact.formats",
-        "HardCasesError": "prove.exact.strategies",
-        "Inputs": "prove.verify.reference.checker",
-        "LlvmLibc": "prove.verify.reference.checker",
-        "MismatchError": "prove.exact.formats",
-        "NothingToCheckError": "prove.exact.rounding",
-        "OracleMissingError": "prove.exact.ziv",
-        "ReferenceBuildError": "prove.verify.reference.checker",
-        "ReferenceMissingError": "prove.verify.reference.checker",
-        "Run": "prove.verify.certificate",
-        "UndecidedError": "prove.exact.ziv",
-        "UnknownOracleFunctionError": "prove.exact.rounding",
-        "UnsupportedDtypeError": "prove.exact.formats",
-        "approx": "prove.exact.approx",
-        "assert_bitwise_same": "prove.exact.rounding",
-        "assert_correctly_rounded": "prove.exact.rounding",
-        "assert_ulp": "prove.exact.rounding",
-        "by_encoding": "prove.exact.strategies",
-        "comparison_table": "prove.verify.merge",
-        "correctly_rounded": "prove.exact.rounding",
-        "float32_inputs": "prove.exact.strategies",
-        "fpcore": "prove.verify.export",
-        "generator": "prove.verify.reference.checker",
-        "hard_cases": "prove.exact.strategies",
-        "herbie_platform": "prove.verify.export",
-        "llvmlibc": "prove.verify.reference.checker",
-        "load": "prove.verify.certificate_file",
-        "merge": "prove.verify.merge",
-        "near_half_pi": "prove.exact.strategies",
-        "near_thresholds": "prove.exact.strategies",
-        "read_hard_cases": "prove.exact.strategies",
-        "sample": "prove.exact.strategies",
-        "save": "prove.verify.certificate_file",
-        "structured": "prove.exact.strategies",
-        "thresholds": "prove.exact.strategies",
-        "ulp_distance": "prove.exact.rounding",
-        "ulp_error": "prove.exact.rounding",
-    },
-)

@@ -6,45 +6,31 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.errors import OutsideContractError, ReplicaError, SummationError
+    from pytest_udftorch.reproduce.order.invariance import Invariance as Invariance
     from pytest_udftorch.reproduce.order.invariance import (
-        Invariance,
-        assert_batch_invariant,
-        assert_position_invariant,
+        assert_batch_invariant as assert_batch_invariant,
     )
-    from pytest_udftorch.reproduce.order.masking import summation_tree
-    from pytest_udftorch.reproduce.order.tree import SummationTree
-    from pytest_udftorch.swap.contract.outside import Outside, within_contract
-    from pytest_udftorch.swap.contract.replicas import GradientTree, tree_hook
-
-__all__ = [
-    "GradientTree",
-    "Invariance",
-    "Outside",
-    "OutsideContractError",
-    "ReplicaError",
-    "SummationError",
-    "SummationTree",
-    "assert_batch_invariant",
-    "assert_position_invariant",
-    "summation_tree",
-    "tree_hook",
-    "within_contract",
-]
-__getattr__ = names_from(
-    __name__,
-    {
-        "GradientTree": "swap.contract.replicas",
-        "Invariance": "reproduce.order.invariance",
-        "Outside": "swap.contract.outside",
-        "OutsideContractError": "errors",
-        "ReplicaError": "errors",
-        "SummationError": "errors",
-        "SummationTree": "reproduce.order.tree",
-        "assert_batch_invariant": "reproduce.order.invariance",
-        "assert_position_invariant": "reproduce.order.invariance",
-        "summation_tree": "reproduce.order.masking",
-        "tree_hook": "swap.contract.replicas",
-        "within_contract": "swap.contract.outside",
-    },
-)
+    from pytest_udftorch.reproduce.order.invariance import (
+        assert_position_invariant as assert_position_invariant,
+    )
+    from pytest_udftorch.reproduce.order.masking import summation_tree as summation_tree
+    from pytest_udftorch.reproduce.order.tree import SummationTree as SummationTree
+    from pytest_udftorch.swap.contract.outside import Outside as Outside
+    from pytest_udftorch.swap.contract.outside import within_contract as within_contract
+    from pytest_udftorch.swap.contract.replicas import GradientTree as GradientTree
+    from pytest_udftorch.swap.contract.replicas import tree_hook as tree_hook
+else:
+    __all__, __getattr__, __dir__ = names_from(
+        __name__,
+        {
+            "reproduce.order.invariance": [
+                "Invariance",
+                "assert_batch_invariant",
+                "assert_position_invariant",
+            ],
+            "reproduce.order.masking": ["summation_tree"],
+            "reproduce.order.tree": ["SummationTree"],
+            "swap.contract.outside": ["Outside", "within_contract"],
+            "swap.contract.replicas": ["GradientTree", "tree_hook"],
+        },
+    )

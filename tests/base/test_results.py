@@ -28,21 +28,20 @@ from pytest_udftorch.diagnose.sensitivity.digits import Bits
 from pytest_udftorch.diagnose.sensitivity.result import Digits, Sensitivity
 from pytest_udftorch.diagnose.tolerance.result import Need, Tolerance
 from pytest_udftorch.measure import (
-    Ceilings,
     Comparison,
     Equivalence,
-    Funnel,
     GraphReport,
-    Layer,
     LayerReport,
-    LayerRow,
     Plan,
     Timing,
     by_size,
     model_pair,
 )
 from pytest_udftorch.measure.planning.plans import StoredPlan
+from pytest_udftorch.measure.planning.roofline import Ceilings
+from pytest_udftorch.measure.rewrite.taso.generator import Funnel
 from pytest_udftorch.measure.timing.gpu_state import GpuState
+from pytest_udftorch.measure.timing.layers import Layer, LayerRow
 from pytest_udftorch.measure.timing.operators import OperatorTiming, OperatorTimings, Quartiles
 from pytest_udftorch.prove.verify.quick_sample import Sample, Stratum
 from pytest_udftorch.prove.verify.repetition import Repeated
@@ -127,7 +126,7 @@ def examples():
         Equivalence((), 1, 1, 1, 2, 7, 1), outside,
         OperatorTimings("corem", (operator,), {}, 1, 4, 1),
         Coverage((CoverageRow("aten::exp", "float32", 1, {"exp": 2}, {"exp": 2.0}),), {}, 1),
-        prove.load(ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"),
+        prove.load_certificate(ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"),
         Sample("corem exp", 0.5, (Stratum("random", 9, 0, 0, 0.5, "0x0"),)), Repeated("exp", True),
         compare(figures), Invariance("trees", "", 3), Judgement(0.5, True, "cpu"), bits, digits,
         Blame("metric", ("std", "corem"), outcome, outcome, 3, (Cause((unit,), outcome),), outcome,
@@ -230,7 +229,7 @@ def test_a_plan(report):
 def test_a_certificate():
     path = ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"
     shows(
-        prove.load(path),
+        prove.load_certificate(path),
         "corem erf float32",
         "array, avx2, denormals flushed",
         "4,294,967,296",

@@ -138,10 +138,10 @@ def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypat
     def cut(*given, **options):
         return dataclasses.replace(real(*given, **options), interrupted=True)
 
-    monkeypatch.setattr(measure, method, cut)
+    monkeypatch.setattr(compile_models, method, cut)
     # Starting the profiler takes most of the time.
     plain = functools.partial(measure.instrument_overhead, profiled=(False,))
-    monkeypatch.setattr(measure, "instrument_overhead", plain)
+    monkeypatch.setattr(compile_models, "instrument_overhead", plain)
     assert compile_models.main([str(out), *QUICK, "--only", "validation"]) == 130
     assert "The same command continues" in capsys.readouterr().err
     assert not out.exists()

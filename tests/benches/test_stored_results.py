@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from benches import certified, store, stored, summaries, tables
 from benches.experiments import experiment, stock_certificates
 from benches.experiments.experiment import Experiment, Prepared
-from pytest_udftorch.prove import comparison_table
-from pytest_udftorch.prove import load as load_certificate
+from pytest_udftorch.prove import load_certificate as load_certificate
+from pytest_udftorch.prove.verify.merge import comparison_table
 
 EXP = Path(__file__).parents[2] / "udfs" / "corem" / "exp"
 FILES = sorted(stored.RESULTS.rglob("*.json"))

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from pytest_udftorch import cli, patched
-from pytest_udftorch.diagnose import Unit, smallest_cause
-from pytest_udftorch.errors import BlameError, JournalError, UnknownLibraryError
-from pytest_udftorch.prove.verify.workers import WorkerError
+from pytest_udftorch.diagnose import smallest_cause
+from pytest_udftorch.diagnose.runs.switch import Unit
+from pytest_udftorch.errors import DiagnosisError, JournalError, UnknownLibraryError, VerifyError
 
 #: exp and tanh in two layers each, one of them in the backward pass as well.
 LAYERS = (nn.Softmax(-1), nn.Tanh(), nn.Softmax(-1), nn.Tanh())
@@ -91,9 +91,9 @@ def test_the_innocent_are_not_blamed_and_nothing_stays_patched():
     found = smallest_cause("std", "udfs/canary", lambda: (X.tanh(), X.exp())[1])
     assert {u.function for u in found.blamed} == {"exp"}
     assert torch.equal(X.exp(), before)
-    with pytest.raises(BlameError, match=r"does not differ between std .* and canary"):
+    with pytest.raises(DiagnosisError, match=r"does not differ between std .* and canary"):
         smallest_cause("std", "udfs/canary", lambda: X.relu())
-    with pytest.raises(BlameError, match="does not differ by more than 1 between"):
+    with pytest.raises(DiagnosisError, match="does not differ by more than 1 between"):
         smallest_cause("std", "udfs/canary", lambda: X.exp().sum(), by=1)
     assert torch.equal(X.exp(), before)
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_blamed_is_said():
         ("std", "udfs/canary", "model", {}, "names neither a metric nor a test"),
         ("std", "udfs/canary", "no.py:metric", {}, "There is no file no.py"),
     ):
-        with pytest.raises(BlameError, match=message):
+        with pytest.raises(DiagnosisError, match=message):
             smallest_cause(a, b, target, **options)
     with pytest.raises(UnknownLibraryError):
         smallest_cause("std", "nobody", metric)
@@ -129,7 +129,7 @@ def test_what_calls_no_operator_is_not_taken_apart():
         library.append(len(binder().owners()))
         return bool(binder().held(binder().owners()[-1]))
 
-    with pytest.raises(BlameError, match="watched operator by operator"):
+    with pytest.raises(DiagnosisError, match="watched operator by operator"):
         smallest_cause("std", "udfs/canary", outside)
 
 
@@ -187,9 +187,9 @@ def test_a_test_is_blamed_in_processes_of_its_own(folder, monkeypatch, capsys, r
         smallest_cause("std", canary, "test_it.py::test_tanh", journal="journal")
     with pytest.raises(JournalError, match="target"):
         smallest_cause("std", canary, "test_it.py:metric", journal="journal", resume=True)
-    with pytest.raises(BlameError, match="ran no test for"):
+    with pytest.raises(DiagnosisError, match="ran no test for"):
         smallest_cause("std", canary, "test_it.py::test_nothing", workers=1)
-    with pytest.raises(BlameError, match="0 processes run nothing"):
+    with pytest.raises(DiagnosisError, match="0 processes run nothing"):
         smallest_cause("std", canary, "test_it.py:metric", workers=0)
 
 
@@ -198,7 +198,7 @@ def test_a_scheduler_that_does_not_answer_is_an_error(folder, monkeypatch, reque
     monkeypatch.chdir(folder)
     monkeypatch.setattr("pytest_udftorch.prove.verify.workers.CONNECT_SECONDS", 1)
     canary = request.config.rootpath / "udfs" / "canary"
-    with pytest.raises(WorkerError, match="No dask scheduler answers"):
+    with pytest.raises(VerifyError, match="No dask scheduler answers"):
         smallest_cause("std", canary, "test_it.py:metric", scheduler="tcp://127.0.0.1:9")
 
 

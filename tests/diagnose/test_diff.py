@@ -17,8 +17,9 @@ from faulty_kernels import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diagnose import Side, first_difference, save_reproducer, side
-from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
+from pytest_udftorch.diagnose import Side, first_difference, save_reproducer
+from pytest_udftorch.diagnose.runs.sides import side
+from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.prove.judge import truth
 from pytest_udftorch.prove.judge.truth import judged
 from pytest_udftorch.swap.observe.recorder import Kept
@@ -409,14 +410,14 @@ def test_a_library_is_judged_by_mpfr_and_reproduced(tmp_path):
 
 def test_a_difference_that_no_script_shows_is_refused(model, inputs, tmp_path):
     found = first_difference("eager", planted("aten::gelu", next_number), model, inputs)
-    with pytest.raises(DiffReproducerError, match="cannot be written as a script"):
+    with pytest.raises(DiagnosisError, match="cannot be written as a script"):
         save_reproducer(found, tmp_path)
     equal = first_difference("eager", "threads=1,eager", Adds(), torch.ones(2))
-    with pytest.raises(DiffReproducerError, match="the runs are equal"):
+    with pytest.raises(DiagnosisError, match="the runs are equal"):
         save_reproducer(equal, tmp_path)
     library = first_difference("eager", "library=corem", Adds(), torch.linspace(-9.0, 9.0, 999))
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiffReproducerError, match="Name a folder"):
+    with pytest.raises(DiagnosisError, match="Name a folder"):
         save_reproducer(library, tmp_path / "file" / "below")
 
 
@@ -432,7 +433,7 @@ def test_a_difference_that_no_script_shows_is_refused(model, inputs, tmp_path):
     ],
 )
 def test_a_side_that_means_nothing_is_an_error(text, message):
-    with pytest.raises(DiffSideError, match=message):
+    with pytest.raises(DiagnosisError, match=message):
         side(text)
 
 
@@ -452,27 +453,27 @@ def test_a_side_may_name_the_precision_of_products():
 
 
 def test_runs_that_cannot_be_compared_are_errors(model, inputs):
-    with pytest.raises(DiffSideError, match="nothing to run"):
+    with pytest.raises(DiagnosisError, match="nothing to run"):
         first_difference("eager", "cpu")
-    with pytest.raises(DiffSideError, match="no row 9 in a batch of 6"):
+    with pytest.raises(DiagnosisError, match="no row 9 in a batch of 6"):
         first_difference("eager", "row=9", model, inputs)
-    with pytest.raises(DiffSideError, match="cannot be trained alone"):
+    with pytest.raises(DiagnosisError, match="cannot be trained alone"):
         first_difference("eager", "row=1", model, inputs, train=True)
-    with pytest.raises(DiffSideError, match="Both sides run a row alone"):
+    with pytest.raises(DiagnosisError, match="Both sides run a row alone"):
         first_difference("row=2", "row=1", model, inputs)
     with pytest.raises(
-        DiffRunError, match="The run of 'eager' failed in aten::addmm of 0: RuntimeError"
+        RunError, match="The run of 'eager' failed in aten::addmm of 0: RuntimeError"
     ):
         first_difference("eager", "cpu", model, inputs[:, :5].exp())
-    with pytest.raises(DiffRunError, match="calls no operator"):
+    with pytest.raises(RunError, match="calls no operator"):
         first_difference(lambda: None, lambda: None)
-    with pytest.raises(DiffRunError, match="returned int"):
+    with pytest.raises(RunError, match="returned int"):
         first_difference("eager", "cpu", make=lambda: 3)
-    with pytest.raises(DiffSideError, match="3 is no side"):
+    with pytest.raises(DiagnosisError, match="3 is no side"):
         first_difference(3, "eager", model, inputs)
     locked = nn.Linear(12, 3)
     locked.handle = sys.modules[__name__]
-    with pytest.raises(DiffRunError, match="cannot be copied"):
+    with pytest.raises(RunError, match="cannot be copied"):
         first_difference("eager", "cpu", locked, inputs)
 
 
@@ -565,7 +566,7 @@ class Greedy(nn.Module):
 
 
 def test_a_run_without_memory_says_how_far_it_came():
-    with pytest.raises(DiffRunError, match=r"after 2 operators, the last aten::relu in Greedy: Ru"):
+    with pytest.raises(RunError, match=r"after 2 operators, the last aten::relu in Greedy: Ru"):
         first_difference("eager", "threads=1", Greedy().eval(), torch.ones(2, 4))
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diagnose import Side, first_difference, record, save_reproducer
+from pytest_udftorch.diagnose import Side, first_difference, record_run, save_reproducer
 from pytest_udftorch.diagnose.diff.compiler_bisection import left_to_aten, smallest
 from pytest_udftorch.diagnose.runs import record_file
-from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiagnosisError, RunError
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,14 @@ def test_tables_of_the_compiler_are_as_before_after_an_error():
 
 
 def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
-    with pytest.raises(DiffRunError, match="The run of 'backend=nowhere' failed"):
+    with pytest.raises(RunError, match="The run of 'backend=nowhere' failed"):
         first_difference("eager", "backend=nowhere", model, inputs)
-    with pytest.raises(DiffSideError, match="A row alone cannot be compared with compiled"):
+    with pytest.raises(DiagnosisError, match="A row alone cannot be compared with compiled"):
         first_difference("compiled", "row=1", model, inputs)
 
 
 def test_a_record_of_an_eager_run_is_beside_compiled_code(model, inputs, tmp_path):
-    record(tmp_path, model, inputs)
+    record_run(tmp_path, model, inputs)
     decomposed = "backend=aot_eager_decomp_partition"
     found = first_difference(f"rec:{tmp_path}", decomposed, model, inputs)
     assert found.compiled.stage == "the decompositions"
@@ -124,7 +124,7 @@ def test_a_record_of_an_eager_run_is_beside_compiled_code(model, inputs, tmp_pat
 
 
 def test_a_record_of_a_compiled_run_knows_its_kernels(model, inputs, tmp_path):
-    made = record(tmp_path, model, inputs, on="compiled")
+    made = record_run(tmp_path, model, inputs, on="compiled")
     calls = made.recording.calls
     assert calls[-1].operator == "inductor::graph"
     (kernel,) = (c for c in calls if "_fused_" in c.operator)
@@ -151,7 +151,7 @@ def test_a_record_of_a_compiled_run_knows_its_kernels(model, inputs, tmp_path):
 
 @pytest.mark.slow
 def test_values_of_a_kernel_prove_that_it_makes_the_difference(model, inputs, tmp_path):
-    made = record(tmp_path, model, inputs, on="compiled", full=(0, 9))
+    made = record_run(tmp_path, model, inputs, on="compiled", full=(0, 9))
     at = next(i for i, c in enumerate(made.recording.calls) if "_fused_" in c.operator)
     assert set(made.recording.kept) == set(range(len(made.recording.calls) - 1))
     other = copy.deepcopy(model)
@@ -168,13 +168,13 @@ def test_values_of_a_kernel_prove_that_it_makes_the_difference(model, inputs, tm
     # The other way round, what the record has makes the live run end as the record did.
     turned = first_difference("compiled", f"rec:{tmp_path}", other, inputs)
     assert turned.first.proof.makes_end
-    with pytest.raises(DiffReproducerError, match="is a kernel that Inductor generated"):
+    with pytest.raises(DiagnosisError, match="is a kernel that Inductor generated"):
         save_reproducer(found, tmp_path / "script")
 
 
 @pytest.mark.slow
 def test_beside_a_record_of_compiled_code_equal_kernels_are_equal(model, inputs, tmp_path):
-    record(tmp_path, model, inputs, on="compiled")
+    record_run(tmp_path, model, inputs, on="compiled")
     assert first_difference(f"rec:{tmp_path}", "compiled", model, inputs).equal
     # Of an eager side only results are seen.
     beside = first_difference(f"rec:{tmp_path}", "eager", model, inputs)
@@ -184,7 +184,7 @@ def test_beside_a_record_of_compiled_code_equal_kernels_are_equal(model, inputs,
 
 @pytest.mark.slow
 def test_kernels_of_a_training_step_have_layers(model, inputs, tmp_path):
-    made = record(tmp_path, model, inputs, on="compiled", train=True, steps=2)
+    made = record_run(tmp_path, model, inputs, on="compiled", train=True, steps=2)
     places = {(c.place.phase, c.place.step) for c in made.recording.calls}
     assert places == {("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)}
     assert all(c.place.layer for c in made.recording.calls if c.operator != "inductor::graph")
@@ -317,8 +317,8 @@ class Uncaptured(nn.Module):
 
 
 def test_a_run_of_which_nothing_is_captured_has_no_kernels(inputs, tmp_path):
-    with pytest.raises(DiffRunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
-        record(tmp_path, Uncaptured().eval(), inputs, on="compiled")
+    with pytest.raises(RunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
+        record_run(tmp_path, Uncaptured().eval(), inputs, on="compiled")
     assert first_difference("eager", "backend=aot_eager", Uncaptured().eval(), inputs).equal
 
 
@@ -334,8 +334,8 @@ class FailingLater(nn.Module):
 
 
 def test_a_compiled_run_that_fails_leaves_its_kernels(inputs, tmp_path):
-    with pytest.raises(DiffRunError, match=r"ValueError: no \(16, 8\)\nThe 2 operators before"):
-        record(tmp_path, FailingLater().eval(), inputs, on="compiled")
+    with pytest.raises(RunError, match=r"ValueError: no \(16, 8\)\nThe 2 operators before"):
+        record_run(tmp_path, FailingLater().eval(), inputs, on="compiled")
     part = record_file.load(tmp_path).recording
     assert [c.operator for c in part.calls] == [
         "inductor::cpp_fused_native_layer_norm_0",

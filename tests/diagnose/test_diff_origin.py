@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_udftorch import cli
 from pytest_udftorch.diagnose import Side, first_origin
-from pytest_udftorch.errors import DiffSideError
+from pytest_udftorch.errors import DiagnosisError
 
 
 class Layer(nn.Module):
@@ -132,7 +132,7 @@ def test_what_generated_code_alone_makes_is_said():
 
 
 def test_what_has_no_origin_is_an_error():
-    with pytest.raises(DiffSideError, match="Did you mean 'nan'"):
+    with pytest.raises(DiagnosisError, match="Did you mean 'nan'"):
         first_origin("nans", nn.Identity(), X)
-    with pytest.raises(DiffSideError, match="nothing to run"):
+    with pytest.raises(DiagnosisError, match="nothing to run"):
         first_origin("nan")

@@ -13,9 +13,9 @@ import torch
 from faulty_kernels import planted
 from torch import nn
 
-from pytest_udftorch.diagnose import Side, first_difference, save_page
+from pytest_udftorch.diagnose import Side, first_difference, save_difference_page
 from pytest_udftorch.diagnose.diff.drawing import page, shade
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 
 
 class Branches(nn.Module):
@@ -83,7 +83,7 @@ class Names(HTMLParser):
 
 
 def test_the_page_has_a_box_for_each_operator_and_needs_nothing_else(found, tmp_path):
-    text = save_page(found, tmp_path / "page.html").read_text()
+    text = save_difference_page(found, tmp_path / "page.html").read_text()
     names = Names()
     names.feed(text)
     assert names.outside == []
@@ -109,5 +109,5 @@ def test_graph_is_in_the_document_and_odd_comparisons_have_pages(found, tmp_path
     bad = planted("aten::relu", lambda t: t * float("nan"))
     broken = first_difference("eager", bad, nn.ReLU().eval(), torch.ones(2))
     assert [shade(n) for n in broken.graph] == ["broken"]
-    with pytest.raises(DiffReproducerError, match="The page cannot be written"):
-        save_page(found, tmp_path)
+    with pytest.raises(DiagnosisError, match="The page cannot be written"):
+        save_difference_page(found, tmp_path)

@@ -16,12 +16,13 @@ from torch import nn
 
 from pytest_udftorch import cli
 from pytest_udftorch.base.plain_data import sealed
-from pytest_udftorch.diagnose import first_difference, record, side
+from pytest_udftorch.diagnose import first_difference, record_run
 from pytest_udftorch.diagnose.diff import record as recorded
 from pytest_udftorch.diagnose.runs import other_process as elsewhere
 from pytest_udftorch.diagnose.runs import record_file
+from pytest_udftorch.diagnose.runs.sides import side
 from pytest_udftorch.diagnose.runs.work import Work
-from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.swap.observe import digests, recorder
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.observe.recorder import Wanted
@@ -51,12 +52,12 @@ def inputs():
 def folder(model, inputs, tmp_path_factory):
     """A record with the values of the first two operators."""
     path = tmp_path_factory.mktemp("record")
-    record(path, model, inputs, full=(0, 2))
+    record_run(path, model, inputs, full=(0, 2))
     return path
 
 
 def test_a_record_is_read_as_it_was_written(model, inputs, tmp_path):
-    written = record(tmp_path / "new" / "folder", model, inputs, full=(2, 4), seed=3)
+    written = record_run(tmp_path / "new" / "folder", model, inputs, full=(2, 4), seed=3)
     read = record_file.load(tmp_path / "new" / "folder")
     assert read.recording.calls == written.recording.calls
     assert read.recording.result == written.recording.result
@@ -117,7 +118,7 @@ def _second_up(value):
 
 
 def test_two_records_are_compared_without_a_model(model, inputs, folder, tmp_path):
-    record(tmp_path, model, inputs, on=planted("aten::gelu", next_number, 1))
+    record_run(tmp_path, model, inputs, on=planted("aten::gelu", next_number, 1))
     found = first_difference(f"rec:{folder}", f"rec:{tmp_path}")
     assert (found.first.operator, found.first.place.layer) == ("aten::gelu", "4")
     assert found.repeatable == {}
@@ -125,41 +126,41 @@ def test_two_records_are_compared_without_a_model(model, inputs, folder, tmp_pat
 
 
 def test_what_does_not_fit_is_refused(model, inputs, folder, tmp_path):
-    with pytest.raises(DiffRecordError, match="recorded with seed=0, and this comparison has seed"):
+    with pytest.raises(DiagnosisError, match="recorded with seed=0, and this comparison has seed"):
         first_difference(f"rec:{folder}", "eager", model, inputs, seed=1)
-    with pytest.raises(DiffRecordError, match=r"There is no recorded run in .*udftorch record"):
+    with pytest.raises(DiagnosisError, match=r"There is no recorded run in .*udftorch record"):
         first_difference(f"rec:{tmp_path}", "eager", model, inputs)
-    with pytest.raises(DiffSideError, match="no row of a batch"):
+    with pytest.raises(DiagnosisError, match="no row of a batch"):
         first_difference(f"rec:{folder}", "row=0", model.eval(), inputs)
     model.train()
-    with pytest.raises(DiffRecordError, match="the window 9000:9001"):
-        record(tmp_path, model, inputs, full=(9000, 9001))
-    with pytest.raises(DiffRecordError, match="is empty"):
-        record(tmp_path, model, inputs, full=(3, 3))
-    with pytest.raises(DiffSideError, match="aot_eager, whose kernels are not seen"):
-        record(tmp_path, model, inputs, on="backend=aot_eager")
-    with pytest.raises(DiffSideError, match="a record already"):
-        record(tmp_path, model, inputs, on=f"rec:{folder}")
-    with pytest.raises(DiffSideError, match="needs a folder"):
+    with pytest.raises(DiagnosisError, match="the window 9000:9001"):
+        record_run(tmp_path, model, inputs, full=(9000, 9001))
+    with pytest.raises(DiagnosisError, match="is empty"):
+        record_run(tmp_path, model, inputs, full=(3, 3))
+    with pytest.raises(DiagnosisError, match="aot_eager, whose kernels are not seen"):
+        record_run(tmp_path, model, inputs, on="backend=aot_eager")
+    with pytest.raises(DiagnosisError, match="a record already"):
+        record_run(tmp_path, model, inputs, on=f"rec:{folder}")
+    with pytest.raises(DiagnosisError, match="needs a folder"):
         first_difference("rec:", "eager", model, inputs)
-    with pytest.raises(DiffRecordError, match="cannot be written"):
-        record("/dev/null/x", model, inputs)
-    with pytest.raises(DiffSideError, match="cannot get objects of this one"):
+    with pytest.raises(DiagnosisError, match="cannot be written"):
+        record_run("/dev/null/x", model, inputs)
+    with pytest.raises(DiagnosisError, match="cannot get objects of this one"):
         first_difference("eager", "capability=avx2", model, inputs)
-    with pytest.raises(DiffSideError, match="There is no Python at"):
+    with pytest.raises(DiagnosisError, match="There is no Python at"):
         first_difference("eager", f"python:{tmp_path}", model, inputs)
 
 
 def test_values_of_another_run_are_refused(model, inputs, folder, tmp_path):
-    record(tmp_path, model, inputs + 1, full=(0, 2))
+    record_run(tmp_path, model, inputs + 1, full=(0, 2))
     for name in ("record.json", "values.pt"):
         (tmp_path / name).write_bytes(
             (folder / name if name == "record.json" else tmp_path / name).read_bytes()
         )
-    with pytest.raises(DiffRecordError, match="do not have its digests"):
+    with pytest.raises(DiagnosisError, match="do not have its digests"):
         record_file.load(tmp_path)
     (tmp_path / "values.pt").write_bytes(b"no archive")
-    with pytest.raises(DiffRecordError, match="does not hold the values"):
+    with pytest.raises(DiagnosisError, match="does not hold the values"):
         record_file.load(tmp_path)
 
 
@@ -187,7 +188,7 @@ def test_an_order_from_another_process_is_done(tmp_path):
 @pytest.mark.usefixtures("files")
 def test_another_process_takes_outputs_and_tells_its_errors():
     there = f"python:{sys.executable}"
-    default = record("there", on="capability=default", make="model.py:make", full=(0, 3))
+    default = record_run("there", on="capability=default", make="model.py:make", full=(0, 3))
     assert default.machine["capability"] == "DEFAULT"
     assert default.side == "capability=default"
     found = first_difference("library=corem", there, make="model.py:make", train=False)
@@ -195,7 +196,7 @@ def test_another_process_takes_outputs_and_tells_its_errors():
     assert found.first.proof.same_end
     assert found.first.proof.makes_end
     assert first_difference("eager", there, make="model.py:make").equal
-    with pytest.raises(DiffRunError, match=r"capability=avx2: .*no weights"):
+    with pytest.raises(RunError, match=r"capability=avx2: .*no weights"):
         first_difference("capability=avx2", "eager", make="broken.py:make")
 
 
@@ -239,7 +240,7 @@ def _in_earlier_format(folder, target):
 def test_a_record_of_the_earlier_format_is_still_compared(model, inputs, tmp_path, monkeypatch):
     with monkeypatch.context() as without:
         without.setattr(recorded, "fastest", lambda: digests.SHA1)
-        record(tmp_path / "sha1", model, inputs)
+        record_run(tmp_path / "sha1", model, inputs)
     _in_earlier_format(tmp_path / "sha1", tmp_path / "earlier")
     earlier, now = (record_file.load(tmp_path / n).recording for n in ("earlier", "sha1"))
     assert earlier.hashed == now.hashed == "sha1"
@@ -257,11 +258,11 @@ def test_digests_of_two_kinds_are_not_compared(model, inputs, folder, tmp_path, 
     data = json.loads((folder / "record.json").read_text())
     del data["sha256"]
     (tmp_path / "record.json").write_text(json.dumps(sealed({**data, "digests": other})))
-    with pytest.raises(DiffRecordError, match="digests of another kind"):
+    with pytest.raises(DiagnosisError, match="digests of another kind"):
         first_difference(f"rec:{folder}", f"rec:{tmp_path}")
     (tmp_path / "record.json").write_text(json.dumps(sealed({**data, "digests": digests.XXH3})))
     monkeypatch.setattr(recorded, "fastest", lambda: digests.SHA1)
-    with pytest.raises(DiffRecordError, match="pip install xxhash"):
+    with pytest.raises(DiagnosisError, match="pip install xxhash"):
         first_difference(f"rec:{tmp_path}", "eager", model, inputs)
 
 
@@ -325,8 +326,8 @@ class Failing(nn.Module):
 def test_a_run_that_fails_leaves_the_part_that_was_done(tmp_path, monkeypatch, native):
     if not native:
         monkeypatch.setattr(recorder, "load_recorder", lambda: None)
-    with pytest.raises(DiffRunError, match=r"failed in aten::mm of Failing after") as caught:
-        record(tmp_path, Failing().eval(), torch.ones(2, 4), full=(1, 9))
+    with pytest.raises(RunError, match=r"failed in aten::mm of Failing after") as caught:
+        record_run(tmp_path, Failing().eval(), torch.ones(2, 4), full=(1, 9))
     assert "before are recorded in" in str(caught.value)
     part = record_file.load(tmp_path).recording
     assert part.calls == caught.value.recording.calls
@@ -348,9 +349,9 @@ def test_a_run_that_fails_in_another_process_leaves_its_part(tmp_path):
     source = "import torch\ndef make():\n    x = torch.ones(2)\n"
     source += "    return lambda: x.exp() + torch.ones(3)\n"
     (tmp_path / "model.py").write_text(source)
-    with pytest.raises(DiffRunError, match=r"failed in aten::add\.Tensor of no module after"):
-        record(tmp_path / "out", on="capability=default", make=f"{tmp_path}/model.py:make")
+    with pytest.raises(RunError, match=r"failed in aten::add\.Tensor of no module after"):
+        record_run(tmp_path / "out", on="capability=default", make=f"{tmp_path}/model.py:make")
     part = record_file.load(tmp_path / "out").recording
     assert [c.operator for c in part.calls if "exp" in c.operator] == ["aten::exp"]
-    with pytest.raises(DiffSideError, match="a run that failed, so it has no results"):
+    with pytest.raises(DiagnosisError, match="a run that failed, so it has no results"):
         first_difference(f"rec:{tmp_path / 'out'}", "compiled", torch.exp, torch.ones(2))

@@ -14,9 +14,10 @@ import torch
 
 from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
-from pytest_udftorch.diagnose import Site, assigned, cheapest_libraries
+from pytest_udftorch.diagnose import assigned, cheapest_libraries
+from pytest_udftorch.diagnose.runs.switch import Site
 from pytest_udftorch.diagnose.tolerance.search import Search
-from pytest_udftorch.errors import JournalError, ToleranceError, UnknownFunctionError
+from pytest_udftorch.errors import DiagnosisError, JournalError, UnknownFunctionError
 
 SHORT = ("corem", "ladder-16", "ladder-8")
 
@@ -172,13 +173,13 @@ def test_metrics_that_are_of_no_use_are_refused():
     def nothing():
         return float(torch.arange(4.0).sum())
 
-    with pytest.raises(ToleranceError, match="not repeatable"):
+    with pytest.raises(DiagnosisError, match="not repeatable"):
         cheapest_libraries(restless, within=1, ladder=SHORT)
-    with pytest.raises(ToleranceError, match="NaN under the most exact"):
+    with pytest.raises(DiagnosisError, match="NaN under the most exact"):
         cheapest_libraries(broken, within=1, ladder=SHORT)
-    with pytest.raises(ToleranceError, match="evaluates none of"):
+    with pytest.raises(DiagnosisError, match="evaluates none of"):
         cheapest_libraries(nothing, within=1, ladder=SHORT)
-    with pytest.raises(ToleranceError, match=r"The metric failed: TypeError"):
+    with pytest.raises(DiagnosisError, match=r"The metric failed: TypeError"):
         cheapest_libraries(lambda: None, within=1, ladder=SHORT)
 
 
@@ -195,7 +196,7 @@ def test_metrics_that_are_of_no_use_are_refused():
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):
-    with pytest.raises((ToleranceError, UnknownFunctionError), match=message):
+    with pytest.raises((DiagnosisError, UnknownFunctionError), match=message):
         cheapest_libraries(metric, **{"within": 1.0, **options})
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.errors import OutsideContractError
+from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract.outside import NOT_ON_GPUS, NOT_SIXTEEN, NOT_SIXTEEN_ON_GPUS
 
 pytest.importorskip("triton")

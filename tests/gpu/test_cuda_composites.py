@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.swap import BARE
 from pytest_udftorch.swap.cpu.composites import operator
 from pytest_udftorch.swap.cuda.launcher import launched
 from pytest_udftorch.swap.library.symbols import COMPOSITES
+from pytest_udftorch.swap.operators.table import BARE
 
 pytest.importorskip("triton")
 

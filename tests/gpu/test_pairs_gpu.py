@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 from pytest_udftorch import (
+    errors,
     measure,
 )
+from pytest_udftorch.measure.planning import cuda_graph, executors, roofline
 from pytest_udftorch.measure.planning import segment_times as in_place
 from pytest_udftorch.measure.planning.fusion import fuse, on_streams, trace
 from pytest_udftorch.measure.planning.segments import Units
@@ -66,7 +68,7 @@ def test_executors_and_variations_agree(model, x):
 
 
 def test_replay_follows_its_inputs(model, x):
-    run = measure.make(measure.resolve("eager+cudagraph"), model, (x,))
+    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
     with torch.no_grad():
         for _ in range(3):
             fresh = torch.randn_like(x)
@@ -74,9 +76,9 @@ def test_replay_follows_its_inputs(model, x):
 
 
 def test_replay_refuses_other_shapes_and_dtypes(model, x):
-    run = measure.make(measure.resolve("eager+cudagraph"), model, (x,))
+    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
     for other in (x[:1], torch.cat([x, x]), x.double()):
-        with pytest.raises(measure.CapturedShapeError, match=r"captured for torch.float32\[4, 3"):
+        with pytest.raises(errors.ExecutorError, match=r"captured for torch.float32\[4, 3"):
             run(other)
 
 
@@ -85,7 +87,7 @@ def test_branches_on_streams_are_ordered(model):
     big = torch.randn(64, 3, 64, 64, device="cuda")
     streamed = on_streams(fuse(model, (big,)))
     plain = fuse(model, (big,))
-    run = measure.capture(streamed, (big,))
+    run = cuda_graph.capture(streamed, (big,))
     with torch.no_grad():
         for _ in range(20):
             fresh = torch.randn_like(big)
@@ -103,13 +105,13 @@ def test_work_that_cannot_be_captured_is_recorded(x):
     assert "eager+channels_last" in pair.working
     assert torch.cuda.current_stream() == stream
     assert torch.randn(3, device="cuda").isfinite().all()
-    run = measure.make(measure.resolve("eager+cudagraph"), nn.Tanh(), (x,))
+    run = executors.make(executors.resolve("eager+cudagraph"), nn.Tanh(), (x,))
     assert torch.equal(run(x), x.tanh())
 
 
 def test_inputs_on_the_cpu_cannot_be_captured():
-    with pytest.raises(measure.ExecutorUnavailableError, match="CUDA device"):
-        measure.capture(lambda t: t, (torch.zeros(1),))
+    with pytest.raises(errors.ExecutorUnavailableError, match="CUDA device"):
+        cuda_graph.capture(lambda t: t, (torch.zeros(1),))
 
 
 def test_plan_is_found_and_applied(model, x, tmp_path):
@@ -134,11 +136,11 @@ def test_profiler_attributes_kernels_to_their_unit():
 
 
 def test_nothing_is_faster_than_the_roofline(model, x):
-    rates = measure.ceilings("cuda")
+    rates = roofline.ceilings("cuda")
     a = torch.randn(4096, 4096, device="cuda")
     product = nn.Linear(4096, 4096, bias=False).cuda().eval()
     for layer, given in ((product, a), (model, x)):
-        least = measure.bound_ns(measure.work(layer, (given,)), rates)
+        least = roofline.bound_ns(roofline.work(layer, (given,)), rates)
         with torch.no_grad():
             timing = SyncTimer("cuda", runs=6, rounds=3).time(lambda f=layer, g=given: f(g))
         assert 0 < least < timing.median_ns

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import measure
+from pytest_udftorch import errors, measure
 from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure import recording
 from pytest_udftorch.measure.planning.executors import REGISTRY, openvino
@@ -99,9 +99,9 @@ def test_a_compiler_agrees_and_keeps_the_signature(name, arguments):
         result.zero_()
     assert torch.equal(x, kept)
     assert again["y"][0].abs().sum() > 0
-    with pytest.raises(measure.CapturedShapeError, match=r"compiled for float32\[2, 3, 9, 9\]"):
+    with pytest.raises(errors.ExecutorError, match=r"compiled for float32\[2, 3, 9, 9\]"):
         pair[name](x[:1], more, factor)
-    with pytest.raises(measure.CapturedShapeError, match=r"2\.0, but the inputs are .* 3\.0"):
+    with pytest.raises(errors.ExecutorError, match=r"2\.0, but the inputs are .* 3\.0"):
         pair[name](x, more, 3.0)
 
 
@@ -213,7 +213,7 @@ def test_a_wrong_compiler_is_refused_by_its_check():
 
         return run
 
-    measure.register(measure.Executor("slightly-wrong", make))
+    measure.register_executor(measure.Executor("slightly-wrong", make))
     model = small()
     with recording() as reports:
         found = backend(model, "slightly-wrong")(X)
@@ -223,7 +223,7 @@ def test_a_wrong_compiler_is_refused_by_its_check():
     with pytest.raises(RewriteError, match="does not pass its check"):
         backend(model, "slightly-wrong", strict=True)(X)
     pair = measure.model_pair(nn.Sequential(model, nn.Identity()).eval(), X, "slightly-wrong")
-    with pytest.raises(measure.DisagreementError, match="slightly-wrong"):
+    with pytest.raises(errors.DisagreementError, match="slightly-wrong"):
         pair.check()
 
 
@@ -232,13 +232,13 @@ def test_a_compiler_that_fails_leaves_the_graph_alone():
     def refuse(model, inputs):
         raise ValueError("no such operator")
 
-    measure.register(measure.Executor("refuses", refuse))
+    measure.register_executor(measure.Executor("refuses", refuse))
     model = small()
     with recording() as reports:
         assert torch.equal(backend(model, "refuses")(X), model(X))
     assert "no such operator" in reports[0].left_alone
     torch.compiler.reset()
-    with pytest.raises(measure.UnknownExecutorError, match="onnxruntim"):
+    with pytest.raises(errors.ExecutorError, match="onnxruntim"):
         backend(model, "onnxruntim")(X)
 
 

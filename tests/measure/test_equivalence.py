@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.measure import EquivalenceError, assert_equivalent, equivalence
+from pytest_udftorch.errors import EquivalenceError
+from pytest_udftorch.measure import assert_equivalent, equivalence
 from pytest_udftorch.measure.rewrite.finite_field import Field, prime_for
 from pytest_udftorch.measure.rewrite.index_maps import positions_needed
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import measure
-from pytest_udftorch.measure.planning import plans
-from pytest_udftorch.measure.planning.executor import CapturedShapeError
-from pytest_udftorch.measure.planning.fusion import UntraceableModelError, trace
+from pytest_udftorch import errors, measure
+from pytest_udftorch.errors import ExecutorError, UntraceableModelError
+from pytest_udftorch.measure.planning.fusion import trace
 from pytest_udftorch.measure.planning.segments import Units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -172,9 +171,9 @@ def test_a_plan_of_exported_units_is_kept_and_applied_to_other_weights(inputs, t
     torch.testing.assert_close(found.first, wanted.first)
     ids, given = inputs
     for wrong in [(ids[:1], given), (ids, {"bias": given["mask"]}), (ids,), (ids.float(), given)]:
-        with pytest.raises(CapturedShapeError, match=r"exported for int64\[2, 6\], int64\[2, 6\]"):
+        with pytest.raises(ExecutorError, match=r"exported for int64\[2, 6\], int64\[2, 6\]"):
             run(*wrong)
-    with pytest.raises(plans.PlanMismatchError, match="made for model"):
+    with pytest.raises(errors.PlanError, match="made for model"):
         loaded.apply(Transformer(norm_first=False).eval(), inputs)
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 import pytest_udftorch
 from pytest_udftorch import measure
-from pytest_udftorch.measure import RewriteError, model_pair, recording
+from pytest_udftorch.errors import RewriteError
+from pytest_udftorch.measure import model_pair, recording
 from pytest_udftorch.measure.rewrite.fusion import kernels
 from pytest_udftorch.measure.rewrite.fusion.plans import Planner
 

@@ -13,10 +13,10 @@ from torch import nn
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
 
-from pytest_udftorch import measure
-from pytest_udftorch.measure.planning import pairs
+from pytest_udftorch import errors, measure
+from pytest_udftorch.errors import DeviceMissingError, MeasureError
+from pytest_udftorch.measure.planning import executors, pairs
 from pytest_udftorch.measure.planning.executors import REGISTRY, jax
-from pytest_udftorch.measure.timing.timers import DeviceMissingError, TimerOptionError
 
 
 class Tiny(nn.Module):
@@ -42,7 +42,7 @@ def images():
 @pytest.fixture
 def own_executor():
     def add(name, make):
-        measure.register(measure.Executor(name, make))
+        measure.register_executor(measure.Executor(name, make))
         return name
 
     yield add
@@ -94,7 +94,7 @@ def test_wrong_member_is_reported(tiny, images, own_executor):
     pair = pairs.model_pair(tiny, images, [own_executor("slightly-wrong", make), "fx"])
     assert not pair.members["slightly-wrong"].agrees
     assert pair.members["fx"].agrees
-    with pytest.raises(pairs.DisagreementError, match=r"slightly-wrong: distance .* ULP"):
+    with pytest.raises(errors.DisagreementError, match=r"slightly-wrong: distance .* ULP"):
         pair.check()
 
 
@@ -109,7 +109,7 @@ def test_wrong_member_is_reported(tiny, images, own_executor):
 def test_members_that_differ_in_kind_are_reported(tiny, images, own_executor, spoil, says):
     name = own_executor("spoilt", lambda model, inputs: lambda x: spoil(model(x)))
     pair = pairs.model_pair(tiny, images, [name])
-    with pytest.raises(pairs.DisagreementError, match=says):
+    with pytest.raises(errors.DisagreementError, match=says):
         pair.check()
 
 
@@ -131,7 +131,7 @@ def test_failing_compile_is_recorded_and_the_pair_goes_on(tiny, images, own_exec
         "fails-late": "ValueError: at run time",
     }
     assert pair.members["fails-late"].stage == "first call"
-    with pytest.raises(pairs.MemberFailedError, match="failed in its making: RuntimeError"):
+    with pytest.raises(errors.ExecutorError, match="failed in its making: RuntimeError"):
         pair["refuses"]
     assert pair.document()["members"]["refuses"]["stage"] == "making"
 
@@ -172,7 +172,7 @@ def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes()
         for other in (x + 1, (x - 1).contiguous(memory_format=torch.channels_last)):
             torch.testing.assert_close(pair["aotinductor"](other), model(other))
     for other in (torch.randn(5, 4, 5, 6), x.double()):
-        with pytest.raises(measure.CapturedShapeError, match="compiled for"):
+        with pytest.raises(errors.ExecutorError, match="compiled for"):
             pair["aotinductor"](other)
 
 
@@ -295,7 +295,7 @@ def test_more_members_than_the_recompile_limit_stay_compiled(tiny, images, own_e
 
 def test_break_even_counts_first_calls(tiny, images):
     pair = pairs.model_pair(tiny, images, ["fx"])
-    with pytest.raises(pairs.MemberFailedError, match="measure"):
+    with pytest.raises(errors.ExecutorError, match="measure"):
         pair.break_even_calls("fx")
     timed = pair.measure(runs=6, rounds=1, warmup=0)
     slow = timed["eager"]
@@ -330,7 +330,7 @@ def test_state_that_a_trace_drops_is_no_agreement(images, own_executor, counts):
     assert pair.members["eager"].agrees
     assert pair.members[plain].agrees
     assert not pair.members["fx"].agrees
-    with pytest.raises(pairs.DisagreementError, match=r"fx: .*the second call differs"):
+    with pytest.raises(errors.DisagreementError, match=r"fx: .*the second call differs"):
         pair.check()
 
 
@@ -449,7 +449,7 @@ def test_a_name_given_twice_is_made_once(tiny, images):
     assert pairs.model_pair(tiny, images, [one, one, "fx", "fx"]).working == ["eager", "one", "fx"]
     assert made == [1]
     for name in ("eager", "one"):
-        with pytest.raises(pairs.PairInputError, match=f"named '{name}'"):
+        with pytest.raises(errors.MeasureError, match=f"named '{name}'"):
             pairs.model_pair(tiny, images, [one, measure.Executor(name, lambda m, _: m)])
 
 
@@ -511,7 +511,7 @@ def test_complex_results_are_compared(images, own_executor):
 
 def test_a_result_of_an_unknown_class_is_no_agreement(images):
     pair = pairs.model_pair(Transform(Spectrum).eval(), images, ())
-    with pytest.raises(pairs.DisagreementError, match="a Spectrum, whose tensors cannot be"):
+    with pytest.raises(errors.DisagreementError, match="a Spectrum, whose tensors cannot be"):
         pair.check()
 
 
@@ -531,91 +531,91 @@ def test_one_executor_needs_no_list(tiny, images):
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda m, x: pairs.model_pair(m.train(), x), pairs.PairInputError, r"model\.eval"),
-        (lambda m, x: pairs.model_pair(m, ()), pairs.PairInputError, "at least one tensor"),
+        (lambda m, x: pairs.model_pair(m.train(), x), errors.MeasureError, r"model\.eval"),
+        (lambda m, x: pairs.model_pair(m, ()), errors.MeasureError, "at least one tensor"),
         (
             lambda m, x: pairs.model_pair(m, x.to("meta")),
-            pairs.PairInputError,
+            errors.MeasureError,
             "one device",
         ),
-        (lambda m, x: pairs.model_pair(m, x[0, 0]), pairs.MemberFailedError, "model itself"),
+        (lambda m, x: pairs.model_pair(m, x[0, 0]), errors.ExecutorError, "model itself"),
         (
             lambda m, x: pairs.model_pair(m, x, ["compil"]),
-            measure.UnknownExecutorError,
+            errors.ExecutorError,
             "'compile'",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, ["eager+chanels_last"]),
-            measure.UnknownExecutorError,
+            errors.ExecutorError,
             "'channels_last'",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, ["eager+cudagraph+cudagraph"]),
-            measure.UnknownExecutorError,
+            errors.ExecutorError,
             "given twice",
         ),
         (
-            lambda m, x: measure.register(measure.Executor("fx", None)),
-            measure.UnknownExecutorError,
+            lambda m, x: measure.register_executor(measure.Executor("fx", None)),
+            errors.ExecutorError,
             "Taken",
         ),
         (
-            lambda m, x: measure.unregister("compile"),
-            measure.UnknownExecutorError,
+            lambda m, x: measure.unregister_executor("compile"),
+            errors.ExecutorError,
             "cannot be removed",
         ),
-        (lambda m, x: pairs.model_pair(m, {"x": x}), pairs.PairInputError, r"give \(inputs,\)"),
+        (lambda m, x: pairs.model_pair(m, {"x": x}), errors.MeasureError, r"give \(inputs,\)"),
         (
             lambda m, x: pairs.model_pair(m, x, ()).measure(run=3),
-            TimerOptionError,
+            MeasureError,
             "'run'.*'runs'",
         ),
         (
             lambda m, x: pairs.model_pair(Written().eval(), x),
-            pairs.NoReferenceError,
+            errors.ExecutorError,
             "fails in float64.*take dtype",
         ),
-        (lambda m, x: pairs.model_pair(m.forward, x), pairs.PairInputError, "not an nn.Module"),
-        (lambda m, x: pairs.model_pair(Tiny, x), pairs.PairInputError, "the class Tiny"),
-        (lambda m, x: pairs.model_pair(m, None), pairs.PairInputError, "of type NoneType"),
-        (lambda m, x: pairs.model_pair(Draws().eval(), x), pairs.PairInputError, "random numbers"),
+        (lambda m, x: pairs.model_pair(m.forward, x), errors.MeasureError, "not an nn.Module"),
+        (lambda m, x: pairs.model_pair(Tiny, x), errors.MeasureError, "the class Tiny"),
+        (lambda m, x: pairs.model_pair(m, None), errors.MeasureError, "of type NoneType"),
+        (lambda m, x: pairs.model_pair(Draws().eval(), x), errors.MeasureError, "random numbers"),
         (
             lambda m, x: pairs.model_pair(torch.compile(m), x),
-            pairs.PairInputError,
+            errors.MeasureError,
             "The model is compiled already",
         ),
         (
             lambda m, x: pairs.model_pair(_compiled_in_place(), x),
-            pairs.PairInputError,
+            errors.MeasureError,
             "1 is compiled already",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, tolerance=math.nan),
-            pairs.PairInputError,
+            errors.MeasureError,
             "number of at least 0",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, tolerance="2"),
-            pairs.PairInputError,
+            errors.MeasureError,
             "number of at least 0",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, tolerance=10**400),
-            pairs.PairInputError,
+            errors.MeasureError,
             "number of at least 0",
         ),
         *(
             (
                 lambda m, x, e=e: pairs.model_pair(m, x, e),
-                measure.UnknownExecutorError,
+                errors.ExecutorError,
                 "not an executor. Give a name, such as 'compile'",
             )
             for e in (0, None, [1], [["eager"]], object())
         ),
-        (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
-        (lambda m, x: measure.register("fx"), measure.UnknownExecutorError, "not an executor"),
-        (lambda m, x: measure.unregister("none"), measure.UnknownExecutorError, "No executor"),
-        (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),
+        (lambda m, x: pairs.model_pair(_locked(), x), errors.MeasureError, "cannot be copied"),
+        (lambda m, x: measure.register_executor("fx"), errors.ExecutorError, "not an executor"),
+        (lambda m, x: measure.unregister_executor("none"), errors.ExecutorError, "No executor"),
+        (lambda m, x: pairs.model_pair(m, x)["fx"], errors.ExecutorError, "not in this pair"),
     ],
 )
 def test_errors_say_what_to_do(tiny, images, call, error, says):
@@ -624,13 +624,13 @@ def test_errors_say_what_to_do(tiny, images, call, error, says):
 
 
 def test_a_reset_removes_what_was_registered_and_nothing_else():
-    shipped = measure.registered()
-    measure.register(measure.Executor("own", lambda model, _: model))
-    assert measure.registered() == [*shipped, "own"]
+    shipped = executors.registered()
+    measure.register_executor(measure.Executor("own", lambda model, _: model))
+    assert executors.registered() == [*shipped, "own"]
     REGISTRY.reset()
-    assert measure.registered() == shipped
-    with pytest.raises(measure.UnknownExecutorError, match="No executor 'own'"):
-        measure.resolve("own")
+    assert executors.registered() == shipped
+    with pytest.raises(errors.ExecutorError, match="No executor 'own'"):
+        executors.resolve("own")
 
 
 def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
@@ -705,6 +705,6 @@ def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatc
 
 @pytest.mark.slow
 def test_every_base_executor_agrees_or_says_why(tiny, images):
-    pair = pairs.model_pair(tiny, images, measure.registered())
+    pair = pairs.model_pair(tiny, images, executors.registered())
     pair.check()
     assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}

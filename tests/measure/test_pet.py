@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.measure import Box, equivalence, recording
+from pytest_udftorch.measure import equivalence, recording
 from pytest_udftorch.measure.rewrite import pet
+from pytest_udftorch.measure.rewrite.boxes import Box
 
 PLAIN = pet.Setting((1, 1), (1, 1), (1, 1))
 DILATED = pet.Setting((1, 1), (2, 2), (2, 2))

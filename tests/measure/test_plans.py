@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from pytest_udftorch import errors
 from pytest_udftorch.measure.planning import plans
 
 
@@ -155,7 +156,7 @@ def test_plan_survives_its_file(plan, tmp_path):
 def test_plan_for_something_else_is_refused(plan, other):
     same = {"model": "f00", "inputs": list(plan.inputs), "device": "cpu", "torch": "2.15.0"}
     plan.check(**same)
-    with pytest.raises(plans.PlanMismatchError, match=next(iter(other))):
+    with pytest.raises(errors.PlanError, match=next(iter(other))):
         plan.check(**{**same, **other})
 
 
@@ -172,7 +173,7 @@ def test_plan_for_something_else_is_refused(plan, other):
 def test_damaged_file_is_refused(tmp_path, text, says):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(plans.PlanFileError, match=says):
+    with pytest.raises(errors.PlanError, match=says):
         plans.StoredPlan.load(path)
 
 
@@ -183,17 +184,17 @@ def test_segments_that_do_not_cover_the_model_are_refused(plan, tmp_path, segmen
     path = tmp_path / "plan.json"
     plan.save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "segments": segments}))
-    with pytest.raises(plans.PlanFileError, match="do not cover"):
+    with pytest.raises(errors.PlanError, match="do not cover"):
         plans.StoredPlan.load(path)
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(plans.PlanFileError, match="holds no plan"):
+    with pytest.raises(errors.PlanError, match="holds no plan"):
         plans.StoredPlan.load(tmp_path / "none.json")
 
 
 def test_a_plan_that_cannot_be_written_says_so(plan, tmp_path):
-    with pytest.raises(plans.PlanFileError, match="a folder that exists"):
+    with pytest.raises(errors.PlanError, match="a folder that exists"):
         plan.save(tmp_path / "none" / "plan.json")
 
 
@@ -202,7 +203,7 @@ def test_a_plan_of_an_earlier_version_has_no_digest_and_a_wrong_one_is_found(pla
     plan.save(path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "device": "gpu"}))
-    with pytest.raises(plans.PlanFileError, match="does not have the SHA-256"):
+    with pytest.raises(errors.PlanError, match="does not have the SHA-256"):
         plans.StoredPlan.load(path)
     del content["sha256"]
     path.write_text(json.dumps({**content, "device": "gpu"}))

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.measure import TEMPLATES, model_pair, recording
+from pytest_udftorch.measure import model_pair, recording
 from pytest_udftorch.measure.rewrite import backends, check, graphs
+from pytest_udftorch.measure.rewrite.templates import TEMPLATES
 
 
 class Busy(nn.Module):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.measure import RewriteError, recording
+from pytest_udftorch.errors import RewriteError
+from pytest_udftorch.measure import recording
 from pytest_udftorch.measure.rewrite import backends, deadline, pet
 from pytest_udftorch.measure.rewrite.fusion.plans import Planner
 from pytest_udftorch.measure.rewrite.gain import measured

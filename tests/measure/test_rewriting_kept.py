@@ -11,7 +11,8 @@ from torch import nn
 from torchvision.models import resnet
 from torchvision.models.googlenet import Inception
 
-from pytest_udftorch.measure import RewriteError, read, recording
+from pytest_udftorch.errors import RewriteError
+from pytest_udftorch.measure import read_rules, recording
 from pytest_udftorch.measure.rewrite import pet
 from pytest_udftorch.measure.rewrite.fusion import kernels
 from pytest_udftorch.measure.rewrite.gain import ORIGINAL, kept, measured, why_not
@@ -217,7 +218,7 @@ def unproved(monkeypatch, tmp_path):
     """A rule that forgets a summand, as if it had been proved; and a model where it saves time."""
     path = tmp_path / "wrong.txt"
     path.write_text("forgotten: (add a b) => a\n")
-    monkeypatch.setattr(taso, "rules_of", lambda _: read(path))
+    monkeypatch.setattr(taso, "rules_of", lambda _: read_rules(path))
     return "udf_taso", lambda x: x @ x + x.relu() @ x, torch.rand(40, 40)
 
 

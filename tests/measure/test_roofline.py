@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_udftorch.errors import DeviceMissingError
 from pytest_udftorch.measure.planning import roofline
-from pytest_udftorch.measure.timing.timers import DeviceMissingError
 
 
 class Counted(nn.Module):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import measure
-from pytest_udftorch.measure import JournalError, by_size
+from pytest_udftorch import errors, measure
+from pytest_udftorch.errors import JournalError
+from pytest_udftorch.measure import by_size
 from pytest_udftorch.measure.planning import pairs
 from pytest_udftorch.measure.planning import sizes as policy
 from pytest_udftorch.measure.planning.executors import REGISTRY
@@ -165,7 +166,7 @@ class Counted:
 
 def own(name, spoil=lambda y: y):
     counted = Counted(spoil)
-    measure.register(measure.Executor(name, counted))
+    measure.register_executor(measure.Executor(name, counted))
     return counted
 
 
@@ -227,7 +228,7 @@ def test_wrong_code_is_not_used():
     def refuse(model, inputs):
         raise ValueError("no code for this")
 
-    measure.register(measure.Executor("refuses", refuse))
+    measure.register_executor(measure.Executor("refuses", refuse))
     run = sized("refuses")
     with torch.no_grad():
         for _ in range(4):
@@ -249,7 +250,7 @@ def test_files_that_hold_something_else_are_left_alone(tmp_path):
         assert path.read_text() == text
     with pytest.raises(JournalError, match="does not exist"):
         by_size(MODEL, statistics=tmp_path / "none" / "sizes.json")
-    with pytest.raises(measure.UnknownExecutorError):
+    with pytest.raises(errors.ExecutorError, match="No executor 'compil'"):
         by_size(MODEL, executor="compil")
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
+from pytest_udftorch import errors
 from pytest_udftorch.measure.timing import statistics as samples
 
 
@@ -50,5 +51,5 @@ def test_spread_of_constant_values_is_zero():
     ],
 )
 def test_errors_say_what_to_do(call, says):
-    with pytest.raises(samples.SampleError, match=says):
+    with pytest.raises(errors.MeasureError, match=says):
         call()

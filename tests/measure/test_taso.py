@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.errors import JournalError, PackageMissingError
-from pytest_udftorch.measure import RuleError, generate, judge, judge_all, read, recording
+from pytest_udftorch.errors import JournalError, PackageMissingError, RewriteError
+from pytest_udftorch.measure import generate_rules, judge_rule, judge_rules, read_rules, recording
 from pytest_udftorch.measure.rewrite.taso import generator, scale
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
 from pytest_udftorch.measure.rewrite.taso.backend import rules_of
@@ -36,7 +36,7 @@ def term(text):
 
 @pytest.fixture(scope="module")
 def generated():
-    return generate(2)
+    return generate_rules(2)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_each_pair_that_is_left_out_follows_from_those_that_are_kept(generated):
 
 
 def test_three_operators_find_the_rules_of_the_paper():
-    candidates, _ = generate(3, {"I": "i", "K": "kl"})
+    candidates, _ = generate_rules(3, {"I": "i", "K": "kl"})
     shown = {f"{show(left)} => {show(right)}" for left, right in candidates}
     assert "(add (conv i k) (conv i l)) => (conv i (add k l))" in shown
     assert "(channels (conv i k) (conv i l)) => (conv i (outputs k l))" in shown
@@ -123,7 +123,7 @@ def test_a_coincidence_of_fingerprints_is_refuted(generated):
     """Some matrix drawn for a lies below |b| everywhere, so that fingerprints agree."""
     pair = (term("(min a (abs b))"), "a")
     assert pair in generated[0]
-    proof = judge(*pair)
+    proof = judge_rule(*pair)
     assert (proof.holds, proof.by_axioms, proof.by_numbers) == (False, False, "")
     assert "differ on one of 64 sets" in proof.why
 
@@ -146,7 +146,7 @@ def test_a_proof_does_not_depend_on_those_before_it_and_ends():
 def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     candidates = [(term(left), parse(right)) for left, right in PAIRS]
     journal = tmp_path / "proofs.journal"
-    proofs = judge_all(candidates, journal=journal, workers=1)
+    proofs = judge_rules(candidates, journal=journal, workers=1)
     assert [proof.holds for proof in proofs] == [True, True, False, False]
     assert "box test finds them different" in proofs[2].why
     # What was being written when a run ended is judged again; the rest is not.
@@ -161,14 +161,14 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
         "_on_cores",
         lambda tasks, _: asked.append(tasks) or enumerate(map(scale._judged, tasks)),
     )
-    again = judge_all(candidates, journal=journal)
+    again = judge_rules(candidates, journal=journal)
     assert asked == [[[candidates[3]]]]
     assert [proof.holds for proof in again] == [True, True, False, False]
     assert again[0].by_numbers == "of the journal"
     head["run"]["axioms"] = "other"
     journal.write_bytes(journals.text([head]))
     with pytest.raises(JournalError, match="is no journal of judgements with these axioms"):
-        judge_all(candidates, journal=journal)
+        judge_rules(candidates, journal=journal)
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_dask_cluster_judges_the_same():
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        proofs = judge_all(candidates, scheduler=cluster.scheduler_address)
+        proofs = judge_rules(candidates, scheduler=cluster.scheduler_address)
     assert [proof.holds for proof in proofs] == [True, True, False, False]
 
 
@@ -187,8 +187,8 @@ def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
     pair = (term("(t (t a))"), "a")
     real = distributed.Client
     monkeypatch.setattr(distributed, "Client", lambda where, timeout: real(where, timeout="0.2s"))
-    with pytest.raises(RuleError, match=r"No dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
-        judge_all([pair], scheduler="tcp://127.0.0.1:1")
+    with pytest.raises(RewriteError, match=r"No dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
+        judge_rules([pair], scheduler="tcp://127.0.0.1:1")
 
 
 def test_measured_times_are_kept_for_the_next_search(tmp_path):
@@ -211,11 +211,11 @@ def test_measured_times_are_kept_for_the_next_search(tmp_path):
 
 
 def test_the_judges_of_a_rule():
-    proof = judge(term("(mm (t a) (t b))"), term("(t (mm b a))"))
+    proof = judge_rule(term("(mm (t a) (t b))"), term("(t (mm b a))"))
     assert (proof.holds, proof.by_numbers) == (True, "box test")
-    proof = judge(term("(relu (relu a))"), term("(relu a)"))
+    proof = judge_rule(term("(relu (relu a))"), term("(relu a)"))
     assert (proof.holds, proof.by_numbers) == (True, "trials")
-    wrong = judge(term("(mm a b)"), term("(mm b a)"))
+    wrong = judge_rule(term("(mm a b)"), term("(mm b a)"))
     assert (wrong.holds, wrong.by_axioms) == (False, False)
     assert "box test finds them different in output 0[" in wrong.why
 
@@ -236,7 +236,7 @@ def test_the_axioms_prove_nothing_wrong(brief, left, right):
 
 def test_what_z3_cannot_derive_is_not_proved(monkeypatch):
     monkeypatch.setattr(rules_module, "axioms", lambda: [])
-    proof = judge(term("(t (t a))"), "a", Prover(300))
+    proof = judge_rule(term("(t (t a))"), "a", Prover(300))
     assert (proof.holds, proof.by_numbers) == (False, "box test")
     assert proof.why == "z3 does not derive it from the axioms"
 
@@ -253,8 +253,8 @@ UNSOUND = "wrong_turn: (mm a b) => (mm b a)\n"
 def test_an_unsound_rule_is_rejected_by_name(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("fine: (t (t a)) => a\n" + UNSOUND)
-    with pytest.raises(RuleError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
-        checked(read(path))
+    with pytest.raises(RewriteError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
+        checked(read_rules(path))
     options = {"rules": str(path), "gain": 0}
     # Graphs that are left alone, for symbolic sizes or for gradients, are no exception.
     for dynamic, gradients in [(False, False), (True, False), (False, True)]:
@@ -262,7 +262,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
         model = nn.Linear(3, 3)
         compiled = torch.compile(model, backend="udf_taso", dynamic=dynamic, options=options)
         message = "'wrong_turn' is not sound"
-        with torch.set_grad_enabled(gradients), pytest.raises(RuleError, match=message):
+        with torch.set_grad_enabled(gradients), pytest.raises(RewriteError, match=message):
             compiled(torch.ones(2, 3))
 
 
@@ -284,10 +284,10 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
 def test_a_wrong_file_names_its_line(tmp_path, text, message):
     path = tmp_path / "mine.txt"
     path.write_text(text)
-    with pytest.raises(RuleError, match=message):
-        read(path)
-    with pytest.raises(RuleError, match="cannot be read"):
-        read(tmp_path / "none.txt")
+    with pytest.raises(RewriteError, match=message):
+        read_rules(path)
+    with pytest.raises(RewriteError, match="cannot be read"):
+        read_rules(tmp_path / "none.txt")
 
 
 def test_without_z3_the_error_says_what_to_install(monkeypatch):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_udftorch.measure import RewriteError, model_pair, recording, tiled
+from pytest_udftorch.errors import RewriteError
+from pytest_udftorch.measure import model_pair, recording, tiled
 from pytest_udftorch.measure.rewrite.tiled import backend, parts
 from pytest_udftorch.measure.rewrite.tiled.run import Settings, Tiled, cache_bytes
 from pytest_udftorch.measure.rewrite.tiled.schedules import SCHEDULES

@@ -6,7 +6,8 @@ import time
 import pytest
 import torch
 
-from pytest_udftorch.measure.timing import environment, timers
+from pytest_udftorch import errors
+from pytest_udftorch.measure.timing import device, timers
 from pytest_udftorch.measure.timing import statistics as samples
 
 
@@ -155,7 +156,7 @@ def test_wall_clock_shorter_than_the_events_is_called_out():
 
 
 def test_device_description_names_versions_and_flags():
-    found = environment.describe_device("cpu")
+    found = device.describe_device("cpu")
     assert found["versions"]["torch"] == torch.__version__
     assert found["machine"]["cpu"]
     assert found["machine"]["torch_capability"] == torch.backends.cpu.get_cpu_capability()
@@ -169,51 +170,51 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
     (tmp_path / "torchvision.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    assert "torchvision" not in environment.describe_device("cpu")["versions"]
+    assert "torchvision" not in device.describe_device("cpu")["versions"]
 
 
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: timers.SyncTimer("cpu", runs=0), timers.TimerOptionError, "runs=0"),
-        (lambda: timers.SyncTimer("cpu", rounds=2.5), timers.TimerOptionError, "whole numbers"),
-        (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
-        (lambda: timers.SyncTimer("cpu", seconds=0), timers.TimerOptionError, "above 0"),
-        (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
-        (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),
-        (lambda: timers.SyncTimer({}), timers.UnknownDeviceError, "Use cpu or cuda"),
-        (lambda: timers.SyncTimer(2**63), timers.UnknownDeviceError, "Use cpu or cuda"),
-        (lambda: timers.SyncTimer("meta"), timers.UnknownDeviceError, "cannot be timed"),
-        (lambda: timers.SyncTimer("cpu").compare({}), timers.NoContenderError, "nothing to time"),
+        (lambda: timers.SyncTimer("cpu", runs=0), errors.MeasureError, "runs=0"),
+        (lambda: timers.SyncTimer("cpu", rounds=2.5), errors.MeasureError, "whole numbers"),
+        (lambda: timers.SyncTimer("cpu", flush_l2=True), errors.MeasureError, "none on cpu"),
+        (lambda: timers.SyncTimer("cpu", seconds=0), errors.MeasureError, "above 0"),
+        (lambda: timers.sync_timer("cpu", round=3), errors.MeasureError, "'rounds'"),
+        (lambda: timers.SyncTimer("abacus"), errors.MeasureError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer({}), errors.MeasureError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer(2**63), errors.MeasureError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer("meta"), errors.MeasureError, "cannot be timed"),
+        (lambda: timers.SyncTimer("cpu").compare({}), errors.MeasureError, "nothing to time"),
         (
             lambda: timers.SyncTimer("cpu", runs=1).compare({"abc": busy(1)})["abd"],
-            timers.NoContenderError,
+            errors.MeasureError,
             "'abc'",
         ),
-        (lambda: timers.SyncTimer("cpu").time(3), timers.NoContenderError, "without arguments"),
+        (lambda: timers.SyncTimer("cpu").time(3), errors.MeasureError, "without arguments"),
         (
             lambda: timers.SyncTimer("cpu").compare([busy(1)]),
-            timers.NoContenderError,
+            errors.MeasureError,
             "{name: callable}",
         ),
         (
             lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "b")]),
-            timers.NoContenderError,
+            errors.MeasureError,
             "'b', which is not a contender",
         ),
         (
             lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "a")]),
-            timers.NoContenderError,
+            errors.MeasureError,
             "'a', which .* twice",
         ),
         (
             lambda: timers.SyncTimer("cpu").compare({"a": busy(1), "b": busy(1)}, together="ab"),
-            timers.NoContenderError,
+            errors.MeasureError,
             "groups of names",
         ),
         (
             lambda: samples.median(()),
-            samples.SampleError,
+            errors.MeasureError,
             "at least one",
         ),
     ],
@@ -225,7 +226,7 @@ def test_errors_say_what_to_do(call, error, says):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_cuda_asked_for_and_absent_says_so():
-    with pytest.raises(timers.DeviceMissingError, match="CUDA was asked for"):
+    with pytest.raises(errors.DeviceMissingError, match="CUDA was asked for"):
         timers.sync_timer("cuda")
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_udftorch import errors
+from pytest_udftorch.errors import MeasureError
 from pytest_udftorch.measure.timing import layers
-from pytest_udftorch.measure.timing.timers import TimerOptionError
 
 
 class Sleep(nn.Module):
@@ -181,7 +182,7 @@ def test_model_without_layers_is_refused():
         def forward(self, x):
             return x
 
-    with pytest.raises(layers.NoLayerError, match="end to end"):
+    with pytest.raises(errors.MeasureError, match="end to end"):
         layers.layer_times(Nothing(), INPUT)
 
 
@@ -197,7 +198,7 @@ def test_path_that_changes_between_passes_is_refused(method):
             self.calls += 1
             return self.relu(x) if self.calls % 2 else self.tanh(self.relu(x))
 
-    with pytest.raises(layers.NoLayerError, match="different layers"):
+    with pytest.raises(errors.MeasureError, match="different layers"):
         method(Turns(), INPUT, runs=1, rounds=2, warmup=0)
 
 
@@ -249,7 +250,7 @@ def test_what_hooks_change_or_do_not_reach_is_said():
     report = layers.layer_times(model, INPUT, runs=1, rounds=1)
     assert [row.layer.name for row in report.rows] == ["0"]
     assert any("TorchScript" in note and note.endswith(": 1") for note in report.notes)
-    with pytest.raises(layers.NoLayerError, match="a hook could watch"):
+    with pytest.raises(errors.MeasureError, match="a hook could watch"):
         layers.layer_times(scripted, INPUT)
 
 
@@ -296,18 +297,18 @@ def test_layer_times_survive_ctrl_c_with_the_complete_runs():
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda m: layers.layer_times(m, INPUT, runs=0), TimerOptionError, "runs=0"),
-        (lambda m: layers.layer_times(m, INPUT, warmup=-1), TimerOptionError, "warmup=-1"),
-        (lambda m: layers.layer_profile(m, INPUT, passes=0), TimerOptionError, "runs=0"),
-        (lambda m: layers.instrument_overhead(m, INPUT, runs=0), TimerOptionError, "runs=0"),
-        (lambda m: layers.layer_times(m, {"x": 1}), layers.PairInputError, r"give \(inputs,\)"),
-        (lambda m: layers.layer_times(m, 3), layers.PairInputError, "of type int"),
+        (lambda m: layers.layer_times(m, INPUT, runs=0), MeasureError, "runs=0"),
+        (lambda m: layers.layer_times(m, INPUT, warmup=-1), MeasureError, "warmup=-1"),
+        (lambda m: layers.layer_profile(m, INPUT, passes=0), MeasureError, "runs=0"),
+        (lambda m: layers.instrument_overhead(m, INPUT, runs=0), MeasureError, "runs=0"),
+        (lambda m: layers.layer_times(m, {"x": 1}), errors.MeasureError, r"give \(inputs,\)"),
+        (lambda m: layers.layer_times(m, 3), errors.MeasureError, "of type int"),
         (
             lambda m: layers.layer_profile(m.forward, INPUT),
-            layers.PairInputError,
+            errors.MeasureError,
             "not an nn.Module",
         ),
-        (lambda m: layers.find_layers(nn.ReLU, INPUT), layers.PairInputError, "the class ReLU"),
+        (lambda m: layers.find_layers(nn.ReLU, INPUT), errors.MeasureError, "the class ReLU"),
     ],
 )
 def test_wrong_arguments_are_refused(call, error, says):

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
-from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.swap.records.profile import Profile, load_profiles
 
 # The witness computes with torch itself, so these tests do without it.
 FILES = {
@@ -124,7 +124,7 @@ def test_each_test_has_its_own_figures_and_the_run_the_sum(profiled):
         "test_nothing": {},
         "test_skipped": {},
     }
-    (whole,) = load_all([out])
+    (whole,) = load_profiles([out])
     assert totals(whole) == {"exp": 1153, "log": 27}
     assert (whole.label, whole.meta["depth"]) == ("std", "counters")
     assert elements_shown(result, "exp") == 1153
@@ -155,7 +155,7 @@ def test_workers_of_xdist_are_merged(profiled):
     assert properties(profiled) == WANT
     out = profiled.path / "out"
     assert len(list(out.glob("profiled-*.bin"))) == 2
-    (whole,) = load_all([out])
+    (whole,) = load_profiles([out])
     assert whole.notes == ()
     # Each worker collects the suite.
     assert totals(whole) == {"exp": 1153, "log": 20 + 2 * 7}
@@ -197,7 +197,7 @@ def test_a_worker_that_dies_loses_no_finished_test(profiled):
     assert elements_shown(result, "exp") == 1153 + 13
     result.stdout.fnmatch_lines(["note: profiled-*.bin was not closed: its process died*"])
     # The worker that replaced it began after its end. Both are of one run.
-    (profile,) = load_all([profiled.path / "out"])
+    (profile,) = load_profiles([profiled.path / "out"])
     assert len(profile.processes) == 2
     assert {r.key["function"]: r.elements for r in profile.rows("function")}["exp"] == 1153 + 13
 
@@ -230,7 +230,7 @@ SEVERAL = {
 def test_a_marker_makes_room_for_its_library(suite):
     suite.write(**SEVERAL)
     suite.run("--udf-profile", "--udf-profile-out=out").assert_outcomes(passed=3)
-    found = {p.label: totals(p) for p in load_all([suite.path / "out"])}
+    found = {p.label: totals(p) for p in load_profiles([suite.path / "out"])}
     assert found == {"std": {"exp": 11 + 5 + 3}, "one": {"exp": 9}}
 
 
@@ -238,7 +238,7 @@ def test_several_libraries_stand_beside_each_other(suite):
     suite.write(**SEVERAL)
     result = suite.run("--udf-lib=std", "--udf-lib=./one", "--udf-profile", "--udf-profile-out=out")
     result.assert_outcomes(passed=5)
-    found = {p.label: totals(p) for p in load_all([suite.path / "out"])}
+    found = {p.label: totals(p) for p in load_profiles([suite.path / "out"])}
     # The fixture is made anew for each library.
     assert found == {"std": {"exp": 19}, "one": {"exp": 9 + 19}}
     page = (suite.path / "out" / "report.html").read_text()
@@ -248,7 +248,7 @@ def test_several_libraries_stand_beside_each_other(suite):
 
 def test_events_reach_the_file(profiled):
     profiled.run("--udf-profile=events", "--udf-profile-out=out", "-k", "fixture or next")
-    (whole,) = load_all([profiled.path / "out"])
+    (whole,) = load_profiles([profiled.path / "out"])
     frame = whole.to_pandas("events")
     assert frame["elements"].sum() == sum(totals(whole).values()) == 7 + 150 + 1000 + 20
     assert (frame["end_ns"] >= frame["start_ns"]).all()
@@ -420,7 +420,7 @@ def test_a_full_disk_costs_records_and_no_test(suite):
     )
     assert re.search(r"cannot be shown in full: Cannot write .*report\.html: File too", run.stdout)
     assert "ProfileLossWarning" in run.stderr
-    (whole,) = load_all([suite.path / "out"])
+    (whole,) = load_profiles([suite.path / "out"])
     assert totals(whole) == {"exp": 10}
 
 

@@ -124,10 +124,10 @@ def test_strict_names_operator_and_layer_forward_and_backward(suite):
 def test_strict_without_an_observer_says_why_it_names_no_operator(suite, monkeypatch):
     suite.write(
         conftest="""
-            from pytest_udftorch.errors import ObserverBuildError
+            from pytest_udftorch.errors import NativeError
             from pytest_udftorch.swap.counting import sights
 
-            def load_observer(): raise ObserverBuildError("no headers")
+            def load_observer(): raise NativeError("no headers")
             sights.load_observer = load_observer
         """,
         test_it="import torch\ndef test(): torch.log(torch.ones(3))",

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from pytest_udftorch import Session, UdfError, UdfLibrary, build_library, find_library, patched, udf
-from pytest_udftorch.prove import load
-from pytest_udftorch.watch import Profile, load_all
+from pytest_udftorch.prove import load_certificate
+from pytest_udftorch.watch import Profile, load_profiles
 from pytest_udftorch.prove import approx, ulp_distance
 from pytest_udftorch.measure import sync_timer
 
@@ -36,7 +36,7 @@ def decorated(x: torch.Tensor, power: int) -> torch.Tensor:
 
 
 def profiles(folder: Path) -> list[str]:
-    found: list[Profile] = load_all([folder], add_runs=True)
+    found: list[Profile] = load_profiles([folder], add_runs=True)
     return [profile.table("function", 5) for profile in found]
 
 
@@ -45,7 +45,7 @@ def library(path: Path) -> UdfLibrary:
         chosen = find_library(path)
     except UdfError as error:
         raise SystemExit(str(error)) from error
-    print(build_library(chosen).build_id, load(path).failures())
+    print(build_library(chosen).build_id, load_certificate(path).failures())
     return chosen
 
 
@@ -70,7 +70,7 @@ MISTAKES = {
     "patched(3)": "arg-type",
     'decorated(torch.ones(3), "2")': "arg-type",
     'find_library("corem").claims': "attr-defined",
-    'load_all("folder", runs=True)': "call-arg",
+    'load_profiles("folder", runs=True)': "call-arg",
     "sync_timer().compare(3)": "arg-type",
 }
 

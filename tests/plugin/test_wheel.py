@@ -323,7 +323,7 @@ def test_certificates_are_of_the_shipped_sources(wheel, tmp_path):
     certificates = list(corem.folder.glob("*/*.certificate.json"))
     assert len(certificates) == 24
     for path in certificates:
-        subject = prove.load(path).subject
+        subject = prove.load_certificate(path).subject
         assert subject["source_sha256"] == source_sha256(corem, subject["function"]), path.name
 
 
@@ -335,7 +335,7 @@ def test_certificates_name_the_shipped_builds(wheel, tmp_path):
         named = [name for name in archive.namelist() if certificates.search(name)]
         archive.extractall(tmp_path, named)
     for path in sorted(tmp_path.rglob("*.certificate.json")):
-        builds = {run.identity["library_sha256"] for run in prove.load(path).runs}
+        builds = {run.identity["library_sha256"] for run in prove.load_certificate(path).runs}
         assert builds <= shipped, (
             f"{path.name} names a build that the wheel does not have. Repeat its runs on the "
             "builds of the wheel: udftorch verify LIBRARY --again, with UDFTORCH_PREBUILT set."

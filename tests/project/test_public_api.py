@@ -18,11 +18,11 @@ from pytest_udftorch import errors
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_udftorch"
 
+#: Packages whose ``__init__`` offers names that other modules define.
+FACES = ("", "swap", "watch", "prove", "measure", "reproduce", "diagnose")
+
 #: Modules at the package's top that are not an interface.
-PRIVATE = {
-    "__init__", "__main__", "cli", "compat", "delta_debugging", "doctor", "notebook", "optional",
-    "plain_data", "prebuild", "undisturbed", "whole_file",
-}  # fmt: skip
+PRIVATE = {"__init__", "__main__"}
 
 
 def listed() -> dict[str, list[str]]:
@@ -30,9 +30,15 @@ def listed() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for section in (ROOT / "docs" / "api.md").read_text().split("\n## ")[1:]:
         (module,) = re.findall(r"^`([a-z_.]+)`\n", section)
+        assert module not in found
         found[module] = re.findall(r"^\| `(\w+)` \| [^|]+ \|$", section, re.M)
         assert len(found[module]) == section.count("\n|") - 2, f"{module}: a row is not a name"
     return found
+
+
+def sources() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed."""
+    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
 
 @pytest.mark.parametrize("module", listed())
@@ -49,12 +55,65 @@ def test_the_page_and_the_module_name_the_same(module):
 
 def test_every_module_at_the_top_is_listed():
     top = {path.stem for path in PACKAGE.glob("*.py")} - PRIVATE
-    assert {f"pytest_udftorch.{name}" for name in top} <= set(listed())
+    wings = {f"pytest_udftorch.{face}".rstrip(".") for face in FACES}
+    assert {*wings, *(f"pytest_udftorch.{name}" for name in top)} <= set(listed())
 
 
-def test_every_error_is_public():
+def test_the_surface_stays_small():
+    assert sum(len(names) for names in listed().values()) <= 180
+
+
+def test_every_error_is_public_and_lives_in_one_module():
     classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
-    assert set(errors.__all__) == {n for n in classes if issubclass(getattr(errors, n), Exception)}
+    own = {n for n in classes if issubclass(getattr(errors, n), Exception)}
+    assert set(errors.__all__) == own
+    assert len(own) <= 50
+    elsewhere = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path, tree in sources().items()
+        if path.name != "errors.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & {*own, "UserWarning"}
+        and not node.name.startswith("_")
+    ]
+    assert elsewhere == []
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_what_type_checkers_and_users_import_from_a_face_is_the_same(face):
+    name = f"pytest_udftorch.{face}".rstrip(".")
+    (checked,) = (
+        node
+        for node in ast.parse((PACKAGE / face / "__init__.py").read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    homes = {
+        alias.asname: (node.module, alias.name)
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    public = import_module(name)
+    assert sorted(homes) == sorted(public.__all__)
+    for offered, (home, own) in homes.items():
+        assert offered == own
+        assert getattr(public, offered) is getattr(import_module(str(home)), own)
+
+
+def test_the_package_itself_imports_no_face():
+    faces = {f"pytest_udftorch.{face}" for face in FACES if face}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (
+            node.module in faces
+            or (node.module == "pytest_udftorch" and {a.name for a in node.names} & {*FACES})
+        )
+    ]
+    assert found == []
 
 
 def test_importing_the_package_loads_nothing_else():
@@ -68,39 +127,46 @@ def test_importing_the_package_loads_nothing_else():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours, heavy = run.stdout.split("\n")[:2]
-    assert set(ours.split()) == set(packages)
+    # What gives packages their names belongs to them.
+    helper = {"pytest_udftorch.base", "pytest_udftorch.base.package"}
+    assert set(ours.split()) == {*packages, *helper}
     assert heavy == ""
     assert set(pytest_udftorch.__all__) <= set(dir(pytest_udftorch))
 
 
-#: What benches take from within: the id of the active functions, the runtime's memory, the symbols
-#: that a session looks for (in a wheel of another processor), what runs under sanitizers, the MPFR
-#: and the base of journals, the counts of a certificate, and the parsers of which the site's
-#: reference is made.
+#: What benches take from within: what they measure and no user calls.
 WITHIN = {
-    ("benches/certified.py", "pytest_udftorch.prove.verify.certificate.Tally"),
-    ("benches/certified.py", "pytest_udftorch.prove.verify.reference.checker.BINS"),
-    ("benches/experiments/aarch64_session.py", "pytest_udftorch.swap.native.runtime.native_file"),
-    ("benches/experiments/aarch64_session.py", "pytest_udftorch.swap.session.binder.binder"),
-    ("benches/experiments/cuda_digests.py", "pytest_udftorch.swap.compiled.follower.follower"),
-    ("benches/experiments/cuda_pairs.py", "pytest_udftorch.swap.compiled.follower.follower"),
-    ("benches/experiments/float64_check.py", "pytest_udftorch.base.journal.Journal"),
-    ("benches/experiments/float64_check.py", "pytest_udftorch.base.journal.Words"),
-    (
-        "benches/experiments/float64_check.py",
-        "pytest_udftorch.prove.verify.reference.checker.load_mpfr",
-    ),
-    ("benches/experiments/inlined.py", "pytest_udftorch.swap.session.binder.binder"),
-    ("benches/experiments/profile_overhead.py", "pytest_udftorch.swap.native.runtime.runtime"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.swap.library.symbols.CPU_LEVELS"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.swap.native.runtime.native_file"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.swap.native.runtime.runtime"),
-    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.swap.library.symbols.PROCESSORS"),
-    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.swap.native.runtime.runtime"),
-    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.swap.session.binder.TORCH_OBJECTS"),
-    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.swap.session.binder.known_symbols"),
-    ("benches/render/site_pages.py", "pytest_udftorch.cli.command.make_parser"),
-    ("benches/render/site_pages.py", "pytest_udftorch.plugin.options.add_options"),
+    "base.journal": "Journal Words",
+    "base.units": "time_text",
+    "cli.command": "make_parser",
+    "diagnose.blame.search": "units_of",
+    "measure.planning": "executors roofline",
+    "measure.planning.cuda_graph": "capture",
+    "measure.planning.pairs": "Member",
+    "measure.rewrite.taso.generator": "enumerate_pairs",
+    "measure.timing.device": "describe_device",
+    "measure.timing.statistics": "FEWEST_RUNS Interval bootstrap median ratio",
+    "measure.timing.timers": "require_device",
+    "plugin.options": "add_options",
+    "prove.exact.strategies": "read_hard_cases",
+    "prove.judge.accuracy": "accuracy",
+    "prove.verify.certificate": "Run Tally",
+    "prove.verify.merge": "comparison_table",
+    "prove.verify.reference.checker": "BINS Inputs generator llvmlibc load_mpfr",
+    "swap.compiled.follower": "follower",
+    "swap.library.symbols": "CPU_LEVELS PROCESSORS",
+    "swap.native.runtime": "native_file runtime",
+    "swap.operators.table": "BARE reached",
+    "swap.reach": "table",
+    "swap.reach.coverage": "training_step",
+    "swap.records": "layout",
+    "swap.records.totals": "Row",
+    "swap.session.binder": "TORCH_OBJECTS binder known_symbols",
+    "swap.toolchain.compiler": "find_compiler",
+    "swap.toolchain.cross": "cross_library",
+    "swap.toolchain.environment": "caption cpu_caption describe",
+    "watch.profile.report": "heading page",
+    "watch.profile.tables": "Cell table text_cell",
 }
 
 
@@ -115,12 +181,12 @@ def taken(path: Path) -> set[str]:
     return found
 
 
-def test_benches_use_public_names_only():
+def test_benches_take_public_names_or_those_listed_here():
     modules = listed()
     public = {*modules, *(f"{module}.{name}" for module in modules for name in modules[module])}
-    within = {
-        (str(path.relative_to(ROOT)), name)
-        for path in [*(ROOT / "benches").rglob("*.py"), ROOT / "conftest.py"]
-        for name in taken(path) - public
-    }
-    assert within == WITHIN
+    within: dict[str, set[str]] = {}
+    for path in [*(ROOT / "benches").rglob("*.py"), ROOT / "conftest.py"]:
+        for name in taken(path) - public:
+            module, _, own = name.rpartition(".")
+            within.setdefault(module.removeprefix("pytest_udftorch."), set()).add(own)
+    assert within == {module: set(names.split()) for module, names in WITHIN.items()}

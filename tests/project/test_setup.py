@@ -52,7 +52,7 @@ def test_the_demo_imports_nothing_that_its_setup_leaves_out():
         f"sys.modules.update(dict.fromkeys({left_out!r}))\n"  # None: cannot be imported
         "from benches.data.mnist import load\n"
         "import benches.experiments.demo_lenet\n"
-        "from pytest_udftorch.measure import caption, describe\n"
+        "from pytest_udftorch.swap.toolchain.environment import caption, describe\n"
         "assert load() and caption(describe())\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=200)

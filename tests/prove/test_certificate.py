@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from certificates import DOMAIN, digest, make, make_run
 
-from pytest_udftorch import prove
+from pytest_udftorch import errors, prove
 from pytest_udftorch.base.plain_data import canonical_json
+from pytest_udftorch.prove.verify import merge
 from pytest_udftorch.prove.verify.certificate import (
     bin_edges,
     ulp_text,
@@ -25,7 +26,7 @@ def test_a_file_from_before_sparse_runs_is_read(tmp_path):
     del data["runs"][0]["sparse"], data["sha256"]
     data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
     (tmp_path / "old.json").write_text(json.dumps(data))
-    assert prove.load(tmp_path / "old.json") == make()
+    assert prove.load_certificate(tmp_path / "old.json") == make()
 
 
 def test_the_label_of_a_run_names_its_modes():
@@ -35,8 +36,8 @@ def test_the_label_of_a_run_names_its_modes():
 
 def test_a_certificate_survives_its_file(tmp_path):
     two = make(make_run(), make_run(form="scalar", symbol="__udf_expf"))
-    prove.save(two, tmp_path / "exp.json")
-    assert prove.load(tmp_path / "exp.json") == two
+    prove.save_certificate(two, tmp_path / "exp.json")
+    assert prove.load_certificate(tmp_path / "exp.json") == two
 
 
 def test_digest_is_that_of_the_chunks_in_order():
@@ -81,12 +82,12 @@ def test_an_error_just_below_one_half_is_not_shown_as_one_half():
 
 def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "exp.json"
-    prove.save(make(), path)
+    prove.save_certificate(make(), path)
     text = path.read_text()
     for length in (0, 10, len(text) // 2, len(text) - 3):
         path.write_text(text[:length])
-        with pytest.raises(prove.CertificateTruncatedError, match="truncated"):
-            prove.load(path)
+        with pytest.raises(errors.CertificateError, match="truncated"):
+            prove.load_certificate(path)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +101,12 @@ def test_a_truncated_file_is_refused(tmp_path):
 )
 def test_an_edited_file_is_refused(tmp_path, old, new):
     path = tmp_path / "exp.json"
-    prove.save(make(make_run(wrong=3)), path)
+    prove.save_certificate(make(make_run(wrong=3)), path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(prove.CertificateEditedError, match="SHA-256"):
-        prove.load(path)
+    with pytest.raises(errors.CertificateError, match="SHA-256"):
+        prove.load_certificate(path)
 
 
 def reseal(path, change):
@@ -130,34 +131,36 @@ def reseal(path, change):
 )
 def test_an_edited_file_with_a_new_seal_is_refused(tmp_path, change, message):
     path = tmp_path / "exp.json"
-    prove.save(make(), path)
+    prove.save_certificate(make(), path)
     reseal(path, lambda _: None)
-    prove.load(path)
+    prove.load_certificate(path)
     reseal(path, change)
-    with pytest.raises(prove.CertificateEditedError, match=message):
-        prove.load(path)
+    with pytest.raises(errors.CertificateError, match=message):
+        prove.load_certificate(path)
 
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "exp.json"
     path.write_text("[1, 2]")
-    with pytest.raises(prove.CertificateError, match="is not a certificate of the format"):
-        prove.load(path)
-    with pytest.raises(prove.CertificateError, match=r"none\.json"):
-        prove.load(tmp_path / "none.json")
+    with pytest.raises(errors.CertificateError, match="is not a certificate of the format"):
+        prove.load_certificate(path)
+    with pytest.raises(errors.CertificateError, match=r"none\.json"):
+        prove.load_certificate(tmp_path / "none.json")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(prove.CertificateError, match="--out"):
-        prove.save(make(), tmp_path / "file" / "exp.json")
+    with pytest.raises(errors.CertificateError, match="--out"):
+        prove.save_certificate(make(), tmp_path / "file" / "exp.json")
 
 
 # Merging -----------------------------------------------------------------------------
 
 
 def test_parts_of_the_inputs_become_one_run():
-    merged = prove.merge([make(make_run(range(2, 4), ulp=0.25)), make(make_run(range(2)))])
+    merged = prove.merge_certificates(
+        [make(make_run(range(2, 4), ulp=0.25)), make(make_run(range(2)))]
+    )
     (run,) = merged.runs
     assert run.digest() == make_run().digest()
     assert run.tally.inputs == 1024
@@ -171,22 +174,24 @@ def test_a_path_in_a_file_of_its_own_is_part_of_the_identity(tmp_path, key):
     """The digest of its sources is that of some forms alone, so the others lack it."""
     short = make_run(form="scalar", **{key: "33" * 32})
     path = tmp_path / "made.json"
-    prove.save(make(make_run(), short), path)
-    loaded = prove.load(path)
+    prove.save_certificate(make(make_run(), short), path)
+    loaded = prove.load_certificate(path)
     assert [run.identity.get(key) for run in loaded.runs] == [None, "33" * 32]
     halves = [
         make(make_run(chunks, form="scalar", **{key: digits * 32}))
         for chunks, digits in ((range(2), "33"), (range(2, 4), "44"))
     ]
-    with pytest.raises(prove.CertificateMismatchError, match=rf"different builds.*{key}"):
-        prove.merge(halves)
+    with pytest.raises(errors.CertificateError, match=rf"different builds.*{key}"):
+        prove.merge_certificates(halves)
     reseal(path, lambda data: data["runs"][1].update({key: "odd"}))
-    with pytest.raises(prove.CertificateEditedError, match=key):
-        prove.load(path)
+    with pytest.raises(errors.CertificateError, match=key):
+        prove.load_certificate(path)
 
 
 def test_forms_stand_side_by_side():
-    merged = prove.merge([make(), make(make_run(form="v16")), make(make_run(cpu_level="avx2"))])
+    merged = prove.merge_certificates(
+        [make(), make(make_run(form="v16")), make(make_run(cpu_level="avx2"))]
+    )
     assert len(merged.runs) == 3
     assert merged.run(form="v16").identity["form"] == "v16"
     assert merged.run(form="v8") is None
@@ -194,33 +199,35 @@ def test_forms_stand_side_by_side():
 
 @pytest.mark.parametrize("key", ["build_id", "library_sha256", "compiler", "reference"])
 def test_parts_of_different_builds_are_refused(key):
-    with pytest.raises(prove.CertificateMismatchError, match=f"different builds.*{key}"):
-        prove.merge([make(make_run(range(2))), make(make_run(range(2, 4), **{key: "another"}))])
+    with pytest.raises(errors.CertificateError, match=f"different builds.*{key}"):
+        prove.merge_certificates(
+            [make(make_run(range(2))), make(make_run(range(2, 4), **{key: "another"}))]
+        )
 
 
 @pytest.mark.parametrize("key", ["function", "library", "version", "max_ulp", "source_sha256"])
 def test_different_subjects_are_refused(key):
-    with pytest.raises(prove.CertificateMismatchError, match=key):
-        prove.merge([make(), make(make_run(form="v16"), **{key: "another"})])
+    with pytest.raises(errors.CertificateError, match=key):
+        prove.merge_certificates([make(), make(make_run(form="v16"), **{key: "another"})])
 
 
 def test_different_inputs_are_refused():
     other = replace(make(), domain={**DOMAIN, "chunk_bits": 9})
-    with pytest.raises(prove.CertificateMismatchError, match="different inputs"):
-        prove.merge([make(), other])
+    with pytest.raises(errors.CertificateError, match="different inputs"):
+        prove.merge_certificates([make(), other])
 
 
 def test_overlapping_parts_are_refused():
-    with pytest.raises(prove.CertificateMismatchError, match="would count twice"):
-        prove.merge([make(make_run(range(3))), make(make_run(range(2, 4)))])
-    with pytest.raises(prove.CertificateMismatchError, match="different outputs"):
-        prove.merge([make(make_run(range(3))), make(make_run(range(2, 4), salt=1))])
+    with pytest.raises(errors.CertificateError, match="would count twice"):
+        prove.merge_certificates([make(make_run(range(3))), make(make_run(range(2, 4)))])
+    with pytest.raises(errors.CertificateError, match="different outputs"):
+        prove.merge_certificates([make(make_run(range(3))), make(make_run(range(2, 4), salt=1))])
 
 
 def test_the_same_run_twice_stays_one():
-    assert prove.merge([make(), make()]).runs == make().runs
-    with pytest.raises(prove.CertificateMismatchError, match="no certificate"):
-        prove.merge([])
+    assert prove.merge_certificates([make(), make()]).runs == make().runs
+    with pytest.raises(errors.CertificateError, match="no certificate"):
+        prove.merge_certificates([])
 
 
 # Claims ------------------------------------------------------------------------------
@@ -250,7 +257,7 @@ def test_without_a_claim_nothing_fails():
 
 
 def test_table_has_a_line_per_run():
-    table = prove.comparison_table(
+    table = merge.comparison_table(
         [make(make_run(wrong=1234), make_run(range(1), form="v8")), make(library="vml")]
     )
     lines = table.splitlines()

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from benches.experiments import innocent_pairs as forms
-from pytest_udftorch.measure import Member, accuracy, model_pair, reference
-from pytest_udftorch.measure.planning.pairs import _in_double
+from pytest_udftorch.measure import model_pair
+from pytest_udftorch.measure.planning.pairs import Member, _in_double, reference
+from pytest_udftorch.prove.judge.accuracy import accuracy
 from pytest_udftorch.prove.judge.error_model import rounding_distances, unit_roundoff
 
 

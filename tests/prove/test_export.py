@@ -19,7 +19,8 @@ import mpmath
 import pytest
 
 from pytest_udftorch import cli
-from pytest_udftorch.prove import CertificateExportError, fpcore, herbie_platform, load
+from pytest_udftorch.errors import CertificateError
+from pytest_udftorch.prove import fpcore, herbie_platform, load_certificate
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.verify.export import FORMULAS
 
@@ -136,7 +137,7 @@ def apart(expression, known, function):
 def certificates():
     paths = [p for lib in ("corem", "corem-composites") for p in UDFS.glob(f"{lib}/*/*float32.c*")]
     assert len(paths) == 34
-    return [load(path) for path in sorted(paths)]
+    return [load_certificate(path) for path in sorted(paths)]
 
 
 @pytest.fixture(scope="module")
@@ -245,13 +246,13 @@ def test_what_a_certificate_does_not_prove_is_not_exported(certificates):
         ),
     ]:
         for export in (fpcore, herbie_platform):
-            with pytest.raises(CertificateExportError, match=message):
+            with pytest.raises(CertificateError, match=message):
                 export([wrong])
     half = other(dtype="bfloat16")
     assert ":precision (float 8 16)" in fpcore([half])
-    with pytest.raises(CertificateExportError, match="no representation for bfloat16"):
+    with pytest.raises(CertificateError, match="no representation for bfloat16"):
         herbie_platform([half])
-    with pytest.raises(CertificateExportError, match="two certificates of"):
+    with pytest.raises(CertificateError, match="two certificates of"):
         herbie_platform([one, other(library="corem-ff")])
     double = operations(herbie_platform([one, other(dtype="float64")]))
     assert double["+.f64"][2]["#:impl"] == "+"

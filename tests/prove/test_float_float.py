@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from parameters import mostly_slow
 
-from pytest_udftorch import prove
-from pytest_udftorch.errors import LibraryFormatError
+from pytest_udftorch import errors, prove
+from pytest_udftorch.errors import LibraryError, VerifyError
 from pytest_udftorch.prove.exact.rounding import assert_bitwise_same, assert_correctly_rounded
-from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample
+from pytest_udftorch.prove.exact.strategies import read_hard_cases, sample_inputs
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.chunks import run_chunk
 from pytest_udftorch.prove.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
-from pytest_udftorch.prove.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.prove.verify.schedule import Request, make_schedule
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
@@ -102,7 +102,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     if function in TWO_ARGUMENTS:
         columns = checker.inputs(2, 11, 0, 20_000)
     else:
-        columns = (sample(function, 20_000, seed=11).view(np.float32),)
+        columns = (sample_inputs(function, 20_000, seed=11).view(np.float32),)
     got, want = through(function, "scalar", *columns), checker.mpfr(function, *columns)
     both_nan = np.isnan(got) & np.isnan(want)
     assert np.array_equal(got.view(np.uint32)[~both_nan], want.view(np.uint32)[~both_nan])
@@ -112,7 +112,7 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
 @pytest.mark.parametrize("function", mostly_slow(PAIRS.function_names, ("sin", "erf", "pow")))
 def test_strata_have_the_digests_that_corem_is_certified_with(function):
     schedule = schedule_of("corem-ff", function, count_hard=False)
-    stored = prove.load(certificate_of(COREM, function))
+    stored = prove.load_certificate(certificate_of(COREM, function))
     chunks = (0,) if function in TWO_ARGUMENTS else STRATA
     assert verify.sample_mismatches(stored, schedule, chunks) == []
 
@@ -122,11 +122,11 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
     path = certificate_of(PAIRS, function)
     if not path.exists():
         pytest.skip(f"{function} has no certificate yet")
-    stored = prove.load(path)
+    stored = prove.load_certificate(path)
     assert stored.failures() == []
     (run,) = stored.runs
     assert run.complete
-    assert run.digest() == prove.load(certificate_of(COREM, function)).runs[0].digest()
+    assert run.digest() == prove.load_certificate(certificate_of(COREM, function)).runs[0].digest()
     # How many inputs need double precision is counted, and not taken over.
     assert run.tally.hard > 0
     schedule = schedule_of("corem-ff", function, count_hard=False)
@@ -188,7 +188,7 @@ def test_a_wrong_float_float_is_named(tmp_path, value, message):
         f'[library]\nname = "mine"\nversion = "1"\nfloat_float = {value!r}\n'
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "f"\n'
     )
-    with pytest.raises(LibraryFormatError, match=message):
+    with pytest.raises(LibraryError, match=message):
         find_library(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_the_stock_library_has_no_other_form(tmp_path):
     (tmp_path / "udf.toml").write_text(
         '[library]\nname = "none"\nversion = "1"\nstock = true\nfloat_float = "."\n'
     )
-    with pytest.raises(LibraryFormatError, match="has no functions: remove float_float"):
+    with pytest.raises(LibraryError, match="has no functions: remove float_float"):
         find_library(tmp_path)
 
 
@@ -249,10 +249,10 @@ def test_another_output_is_judged(tmp_path):
 def test_a_certificate_of_something_else_is_refused(tmp_path):
     schedule = schedule_of("corem-ff", "exp")
     other = certificate_of(COREM, "log")
-    with pytest.raises(prove.CertificateMismatchError, match="says nothing about exp"):
+    with pytest.raises(errors.CertificateError, match="says nothing about exp"):
         verify.verify(schedule, tmp_path / "made.json", verify.Execution(workers=0), against=other)
     without = hypot_library(tmp_path / "mine")
-    with pytest.raises(ScheduleError, match="mine' has no float32 'pow'"):
+    with pytest.raises(VerifyError, match="mine' has no float32 'pow'"):
         verify.stored_certificate(schedule_of("corem", "pow"), without)
 
 
@@ -260,5 +260,5 @@ def test_an_unfinished_certificate_is_refused(tmp_path):
     known = tmp_path / "part.json"
     judged("corem", known, chunks=[0])
     mine = hypot_library(tmp_path / "mine")
-    with pytest.raises(prove.CertificateMismatchError, match="no complete run"):
+    with pytest.raises(errors.CertificateError, match="no complete run"):
         judged(mine, tmp_path / "mine.json", against=known)

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch.prove.exact import formats, rounding
+from pytest_udftorch import errors
+from pytest_udftorch.prove.exact import rounding
 from pytest_udftorch.prove.exact import strategies as inputs
 from pytest_udftorch.prove.exact.formats import FORMATS
 from pytest_udftorch.prove.exact.rounding import correctly_rounded, ulp_distance
@@ -37,8 +38,8 @@ def test_oracles_agree(function):
 @pytest.mark.parametrize("function", BIVARIATE)
 @settings(max_examples=150, deadline=None)
 @given(
-    x=st.one_of(inputs.by_encoding(), inputs.structured()),
-    y=st.one_of(inputs.by_encoding(), inputs.structured()),
+    x=st.one_of(inputs.by_encoding(), inputs.few_significand_bits()),
+    y=st.one_of(inputs.by_encoding(), inputs.few_significand_bits()),
 )
 def test_oracles_agree_on_pairs(function, x, y):
     pair = (np.array([x]), np.array([y]))
@@ -77,7 +78,7 @@ def test_distance_counts_steps(x):
         assert ulp_distance(np.array([x]), np.array([up]))[0] == (0 if up == x else 1)
 
 
-@given(inputs.structured())
+@given(inputs.few_significand_bits())
 def test_structured_numbers_have_few_bits(x):
     (bits,) = struct.unpack("<I", struct.pack("<f", x))
     assert (bits & 0x7FFFFF).bit_count() <= 4
@@ -147,7 +148,7 @@ def test_views_gradients_and_empty_dimensions_of_tensors():
 
 
 def test_integer_tensors_are_refused():
-    with pytest.raises(formats.UnsupportedDtypeError, match="int64"):
+    with pytest.raises(errors.CheckError, match="int64"):
         ulp_distance(torch.arange(3), torch.arange(3))
-    with pytest.raises(rounding.MismatchError, match="bfloat16"):
+    with pytest.raises(errors.CheckError, match="bfloat16"):
         ulp_distance(torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16))

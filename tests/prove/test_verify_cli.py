@@ -35,7 +35,7 @@ def test_verify_writes_a_certificate_and_a_line(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "libm exp float32, scalar, " in out
     assert "not correctly rounded, of 131,072" in out
-    made = prove.load(tmp_path / "exp.float32.certificate.json")
+    made = prove.load_certificate(tmp_path / "exp.float32.certificate.json")
     assert made.subject["function"] == "exp"
     assert not made.runs[0].complete
 
@@ -45,7 +45,7 @@ def test_several_functions_and_forms_at_once(tmp_path):
     arguments = ["--cpu-level=all", "--form=all", "--chunks=16256:16257", f"--out={tmp_path}"]
     assert run("verify", "corem", "exp", "expm1", *QUICK, *arguments) == 0
     for function in ("exp", "expm1"):
-        made = prove.load(tmp_path / f"{function}.float32.certificate.json")
+        made = prove.load_certificate(tmp_path / f"{function}.float32.certificate.json")
         keys = {(r.identity["cpu_level"], r.identity["form"]) for r in made.runs}
         assert ("baseline", "scalar") in keys
         assert len(keys) == len(made.runs) >= 2
@@ -149,7 +149,7 @@ def test_certificates_are_checked_merged_and_tabulated(tmp_path, capsys):
     parts = [tmp_path / x / "exp.float32.certificate.json" for x in "ab"]
     merged = tmp_path / "merged.json"
     assert run("certificate", "merge", *parts, "--out", merged) == 0
-    assert prove.load(merged).runs[0].tally.inputs == 3 << 16
+    assert prove.load_certificate(merged).runs[0].tally.inputs == 3 << 16
     capsys.readouterr()
     assert run("certificate", "check", merged) == cli.FAILED
     assert "3 of 65536 chunks are done" in capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_an_edited_certificate_is_refused(tmp_path, capsys):
 def test_no_command_shows_the_usage(capsys):
     with pytest.raises(SystemExit):
         run()
-    assert "required: command" in capsys.readouterr().err
+    assert "required: VERB" in capsys.readouterr().err
 
 
 # A sample -----------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def again(library, *more):
 
 
 def own_run(library):
-    return prove.load(library / "hypot.float32.certificate.json").runs[0]
+    return prove.load_certificate(library / "hypot.float32.certificate.json").runs[0]
 
 
 def test_a_new_build_with_the_same_outputs_is_named(own, capsys):
@@ -306,10 +306,10 @@ def test_a_new_build_with_the_same_outputs_is_named(own, capsys):
 
 def test_a_new_build_with_other_outputs_is_not_named(own, capsys):
     path = own / "hypot.float32.certificate.json"
-    stored = prove.load(path)
+    stored = prove.load_certificate(path)
     (only,) = stored.runs
     other = replace(only, chunks={**only.chunks, 2: only.chunks[1]})
-    prove.save(replace(stored, runs=(other,)), path)
+    prove.save_certificate(replace(stored, runs=(other,)), path)
     assert again(own) == cli.FAILED
     captured = capsys.readouterr()
     assert "other outputs in 1 chunks" in captured.out

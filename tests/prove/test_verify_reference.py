@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_udftorch import errors
 from pytest_udftorch.errors import CacheError
 from pytest_udftorch.prove.exact.rounding import correctly_rounded
-from pytest_udftorch.prove.exact.strategies import sample
+from pytest_udftorch.prove.exact.strategies import sample_inputs
 from pytest_udftorch.prove.verify.reference import checker as reference
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, KNOWN
 
@@ -51,7 +52,7 @@ def test_checker_knows_every_function(checker):
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_mpfr_in_c_agrees_with_the_oracle(checker, function):
-    x = sample(function, 3000, seed=11).view(np.float32)
+    x = sample_inputs(function, 3000, seed=11).view(np.float32)
     want = correctly_rounded(x, function=function).view(np.float32)
     assert same(checker.mpfr(function, x), want)
 
@@ -68,7 +69,7 @@ def test_mpfr_in_c_agrees_with_the_oracle_on_pairs(checker, function):
 def test_llvmlibc_is_correctly_rounded_on_a_sample(checker, monkeypatch, archive, function):
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(archive))
     if FUNCTIONS[function].arity == 1:
-        arguments = (sample(function, 3000, seed=12).view(np.float32),)
+        arguments = (sample_inputs(function, 3000, seed=12).view(np.float32),)
     else:
         arguments = checker.inputs(2, 6, 0, 4000)
     assert same(by_llvmlibc(function, *arguments), checker.mpfr(function, *arguments))
@@ -91,7 +92,7 @@ def test_where_llvmlibc_rounds_a_power_wrongly_mpfr_is_right(checker, monkeypatc
 
 @needs_llvmlibc
 def test_comparing_references_can_fail(checker):
-    x = sample("exp", 3000, seed=12).view(np.float32)
+    x = sample_inputs("exp", 3000, seed=12).view(np.float32)
     assert not same(by_llvmlibc("exp", x), checker.mpfr("exp2", x))
 
 
@@ -154,13 +155,13 @@ def test_every_encoding_is_an_input(checker, function):
 def test_a_missing_archive_names_its_package(monkeypatch, tmp_path):
     monkeypatch.delenv("UDFTORCH_LLVMLIBC", raising=False)
     monkeypatch.setattr(reference, "LLVM_FOLDERS", tmp_path)
-    with pytest.raises(reference.ReferenceMissingError, match="libllvmlibc-22-dev"):
+    with pytest.raises(errors.PackageMissingError, match="libllvmlibc-22-dev"):
         reference.llvmlibc()
 
 
 def test_a_named_archive_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(tmp_path / "none.a"))
-    with pytest.raises(reference.ReferenceMissingError, match=r"none\.a"):
+    with pytest.raises(errors.PackageMissingError, match=r"none\.a"):
         reference.llvmlibc()
 
 
@@ -168,13 +169,13 @@ def test_a_named_archive_of_something_else_is_an_error(monkeypatch, tmp_path):
     archive = tmp_path / "other.a"
     archive.write_bytes(b"!<arch>\n")
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(archive))
-    with pytest.raises(reference.ReferenceBuildError, match="no expf of LLVM-libc"):
+    with pytest.raises(errors.NativeError, match="no expf of LLVM-libc"):
         reference.llvmlibc()
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("UDFTORCH_CC", "no-such-compiler")
-    with pytest.raises(reference.ReferenceMissingError, match="no-such-compiler"):
+    with pytest.raises(errors.PackageMissingError, match="no-such-compiler"):
         reference.checker_file()
 
 
@@ -189,14 +190,14 @@ def compiler_that(tmp_path, change):
 def test_a_missing_mpfr_names_its_package(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UDFTORCH_CC", compiler_that(tmp_path, "-lmpfr/-lmpfr-is-not-here"))
-    with pytest.raises(reference.ReferenceMissingError, match="libmpfr-dev"):
+    with pytest.raises(errors.PackageMissingError, match="libmpfr-dev"):
         reference.checker_file()
 
 
 def test_a_failing_build_shows_the_compilers_message(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UDFTORCH_CC", compiler_that(tmp_path, "-O2/--no-such-flag"))
-    with pytest.raises(reference.ReferenceBuildError, match="no-such-flag"):
+    with pytest.raises(errors.NativeError, match="no-such-flag"):
         reference.checker_file()
 
 
@@ -208,9 +209,9 @@ def test_a_cache_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_library_that_is_no_checker_is_refused(tmp_path):
-    with pytest.raises(reference.ReferenceBuildError, match="not a usable library"):
+    with pytest.raises(errors.NativeError, match="not a usable library"):
         reference.Checker(Path("libm.so.6"))
-    with pytest.raises(reference.ReferenceBuildError, match="not a usable library"):
+    with pytest.raises(errors.NativeError, match="not a usable library"):
         reference.Checker(tmp_path / "none.so")
 
 
@@ -219,10 +220,10 @@ def test_structures_out_of_step_are_refused(monkeypatch):
         _fields_ = (*reference.CheckJob._fields_[:-1], ("x", ctypes.c_int64), ("y", ctypes.c_int64))
 
     monkeypatch.setattr(reference, "CheckJob", Shorter)
-    with pytest.raises(reference.ReferenceBuildError, match="out of step"):
+    with pytest.raises(errors.NativeError, match="out of step"):
         reference.Checker(reference.checker_file())
 
 
 def test_an_unknown_function_is_refused(checker):
-    with pytest.raises(reference.ReferenceMissingError, match="'exp2'"):
+    with pytest.raises(errors.PackageMissingError, match="'exp2'"):
         checker.number("exp3")

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from pytest_udftorch import cli
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify import run as verify
-from pytest_udftorch.prove.verify.certificate_file import load
-from pytest_udftorch.prove.verify.schedule import (
-    Request,
-    ScheduleError,
-    easy_argument,
-    make_schedule,
-)
+from pytest_udftorch.prove.verify.certificate_file import load_certificate
+from pytest_udftorch.prove.verify.schedule import Request, easy_argument, make_schedule
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
@@ -90,7 +86,7 @@ def test_a_wrong_result_among_hard_ones_is_seen(hides, form, capsys):
     assert run(library, f"--form={form}", "--sparse") == cli.FAILED
     err = capsys.readouterr().err
     assert f"{form}, {LEVELS[-1]}, sparse: 32,768 of 65,536 results are not correctly" in err
-    plain, sparse = load(library / "out" / "sin.float32.certificate.json").runs
+    plain, sparse = load_certificate(library / "out" / "sin.float32.certificate.json").runs
     assert (plain.tally.wrong, sparse.tally.wrong) == (0, 32768)
     assert plain.key != sparse.key
     assert all(e.inputs[0] % 2 == 0 for e in sparse.tally.examples)
@@ -123,7 +119,7 @@ def test_a_sparse_run_is_repeated_as_one(tmp_path, capsys):
     command = ["verify", str(tmp_path), "hypot", "--pairs=4096", "--reference=libm", "--workers=0"]
     assert cli.main([*command, "--quiet"]) == 0
     assert cli.main([*command, "--quiet", "--sparse"]) == 0
-    plain, sparse = load(tmp_path / "hypot.float32.certificate.json").runs
+    plain, sparse = load_certificate(tmp_path / "hypot.float32.certificate.json").runs
     assert (plain.identity["sparse"], sparse.identity["sparse"]) == (False, True)
     assert sparse.identity["reference"].startswith("every output that of the array form")
     assert plain.chunks == sparse.chunks
@@ -143,7 +139,7 @@ def test_a_sparse_run_is_repeated_as_one(tmp_path, capsys):
 def test_what_has_no_neighbours_is_refused(options, message):
     if options["form"] not in (*forms("float32", LEVELS[-1]), "operator"):
         pytest.skip("this CPU lacks the form")
-    with pytest.raises(ScheduleError, match=re.escape(message)):
+    with pytest.raises(VerifyError, match=re.escape(message)):
         make_schedule("corem", "exp", Request(sparse=True, reference="libm", **options))
 
 

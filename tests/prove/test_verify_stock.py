@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from pytest_udftorch import cli
-from pytest_udftorch.errors import UnknownFunctionError
+from pytest_udftorch.errors import UnknownFunctionError, VerifyError
 from pytest_udftorch.prove.exact.rounding import correctly_rounded
 from pytest_udftorch.prove.verify import run as verify
 from pytest_udftorch.prove.verify.chunks import run_chunk
 from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
-from pytest_udftorch.prove.verify.schedule import Request, ScheduleError, make_schedule
+from pytest_udftorch.prove.verify.schedule import Request, make_schedule
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
@@ -119,7 +119,7 @@ def test_flushing_is_switched_back(tmp_path):
 
 
 def test_sixteen_bits_of_two_arguments_are_refused():
-    with pytest.raises(ScheduleError, match=r"2\*\*32 pairs"):
+    with pytest.raises(VerifyError, match=r"2\*\*32 pairs"):
         make_schedule("std", "pow", Request(dtype="bfloat16"))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from benches.experiments import contract_models as bench
 from benches.experiments import contract_opponents
 from pytest_udftorch import patched
-from pytest_udftorch.diagnose import first_difference, record
+from pytest_udftorch.diagnose import first_difference, record_run
 from pytest_udftorch.swap.contract import norms, products, quick, sums
 from pytest_udftorch.swap.contract.native import contract
 
@@ -93,7 +93,7 @@ def ended(folder, defines=(), wrong=()):
         for module in (norms, products, quick, sums):
             patch.setattr(module, "contract", lambda: made)
         with patched("canary", functions=wrong) if wrong else patched("repro"):
-            record(folder, make=lambda: lambda: found.append(steps()), seed=bench.SEED)
+            record_run(folder, make=lambda: lambda: found.append(steps()), seed=bench.SEED)
     return found[-1]
 
 

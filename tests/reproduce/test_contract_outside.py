@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.errors import OutsideContractError
+from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import outside
 from pytest_udftorch.swap.contract.outside import COMPOSED, MOVES, ROUNDED, TRIED
 

@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.errors import OutsideContractError
+from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import norms, products, scatters, sixteen, sums, variates
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.library.description import find_library

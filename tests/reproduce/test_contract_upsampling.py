@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import OutsideContractError, within_contract
+from pytest_udftorch.errors import OutsideContractError
+from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import upsampling
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.upsampling import Direction, Kind, terms, upsample

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_udftorch.reproduce import GradientTree, ReplicaError, tree_hook
+from pytest_udftorch.errors import SummationError
+from pytest_udftorch.reproduce import GradientTree, tree_hook
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.replicas import _Tree
 
@@ -200,7 +201,7 @@ def test_what_a_part_did_not_reach_adds_zeros():
     assert torch.equal(both[1].weight.grad, torch.full((2, 3), 4.0) / 3)
     assert both[2].weight.grad is None
     # It begins anew.
-    with pytest.raises(ReplicaError, match="No micro-batch was added"):
+    with pytest.raises(SummationError, match="No micro-batch was added"):
         tree.finish()
 
 
@@ -210,7 +211,7 @@ def test_the_gradients_of_the_last_step_are_not_added_to():
     for again in (False, True):
         linear(torch.ones(4, 3)).sum().backward()
         if again:
-            with pytest.raises(ReplicaError, match="zero_grad"):
+            with pytest.raises(SummationError, match="zero_grad"):
                 tree.add()
         else:
             tree.add()
@@ -219,19 +220,19 @@ def test_the_gradients_of_the_last_step_are_not_added_to():
 
 def test_bad_calls():
     frozen = model().requires_grad_(False)
-    with pytest.raises(ReplicaError, match="nothing to add"):
+    with pytest.raises(SummationError, match="nothing to add"):
         GradientTree(frozen.parameters())
     tree = GradientTree(model().parameters())
-    with pytest.raises(ReplicaError, match="after backward"):
+    with pytest.raises(SummationError, match="after backward"):
         tree.add()
     wide = model().double()
     wide[0](torch.ones(4, 3, dtype=torch.float64)).sum().backward()
-    with pytest.raises(ReplicaError, match=r"torch\.float64"):
+    with pytest.raises(SummationError, match=r"torch\.float64"):
         GradientTree(wide.parameters()).add()
     assert wide[0].weight.grad is not None
     table = nn.Embedding(5, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    with pytest.raises(ReplicaError, match=r"torch\.sparse_coo"):
+    with pytest.raises(SummationError, match=r"torch\.sparse_coo"):
         GradientTree(table.parameters()).add()
 
 
@@ -242,7 +243,7 @@ def test_a_bucket_of_another_dtype_is_refused(tmp_path):
     try:
         narrow = DistributedDataParallel(nn.Linear(3, 2).bfloat16())
         narrow.register_comm_hook(None, tree_hook)
-        with pytest.raises(ReplicaError, match=r"bucket of gradients .* torch\.bfloat16"):
+        with pytest.raises(SummationError, match=r"bucket of gradients .* torch\.bfloat16"):
             narrow(torch.ones(4, 3, dtype=torch.bfloat16)).sum().backward()
     finally:
         torch.distributed.destroy_process_group()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benches.experiments import summation_trees as bench
+from pytest_udftorch.errors import SummationError
 from pytest_udftorch.reproduce import (
-    SummationError,
     SummationTree,
     assert_batch_invariant,
     assert_position_invariant,

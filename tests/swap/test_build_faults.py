@@ -17,7 +17,7 @@ import pytest
 from builds import TOML, TWICE, forget
 from faults import Faults
 
-from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceCompileError, UdfError
+from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceError, UdfError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import compiler as toolchain
@@ -362,7 +362,7 @@ def test_a_source_that_is_no_file_is_named(cache, library, what):
         source.mkdir()
     else:
         source.symlink_to(what)
-    with pytest.raises(SourceCompileError, match="is not a regular file"):
+    with pytest.raises(SourceError, match="is not a regular file"):
         build_library(read_before)
 
 

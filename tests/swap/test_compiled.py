@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import pytest_udftorch
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CompiledElsewhereError, CompileRunningError
+from pytest_udftorch.errors import SessionBusyError, SessionStateError
 from pytest_udftorch.swap.compiled import dynamo
 from pytest_udftorch.swap.compiled.follower import STOCK, follower
 from pytest_udftorch.swap.compiled.inductor import METADATA
@@ -183,11 +183,11 @@ def test_an_aot_package_runs_only_under_its_own_functions(tmp_path):
         model = torch._inductor.aoti_load_package(path)
         assert model.get_metadata()[METADATA] == follower.active.id
         assert torch.allclose(model(x, y), want, rtol=1e-6)
-    with pytest.raises(CompiledElsewhereError, match=r"\(corem .*inside a session of the library"):
+    with pytest.raises(SessionStateError, match=r"\(corem .*inside a session of the library"):
         model(x, y)
     with (
         patched("canary"),
-        pytest.raises(CompiledElsewhereError, match=r"\(canary .*compile it again"),
+        pytest.raises(SessionStateError, match=r"\(canary .*compile it again"),
     ):
         model(x, y)
     with patched("corem"):
@@ -210,7 +210,7 @@ def test_a_session_is_refused_while_another_thread_compiles():
         assert held.wait(60)
         x = torch.linspace(-3, 3, 50)
         before = torch.exp(x)
-        with pytest.raises(CompileRunningError, match="Open the session before"):
+        with pytest.raises(SessionBusyError, match="Open the session before"):
             patched("canary").__enter__()
         assert torch.equal(torch.exp(x), before)
         assert follower.active.id == STOCK
@@ -223,7 +223,7 @@ def test_a_session_within_a_compile_is_refused():
     errors = []
 
     def backend(graph, inputs):
-        with pytest.raises(CompileRunningError, match="in this thread") as caught:
+        with pytest.raises(SessionBusyError, match="in this thread") as caught:
             patched("canary").__enter__()
         errors.append(caught.value)
         return graph.forward

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from pytest_udftorch import cli, patched
 from pytest_udftorch.diagnose.runs.files import load_step
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.swap import coverage, training_step
+from pytest_udftorch.swap import coverage
 from pytest_udftorch.swap.cpu import operators
 from pytest_udftorch.swap.operators import decompositions as formulas
 from pytest_udftorch.swap.operators import definitions, rows
 from pytest_udftorch.swap.reach import coverage as counted
-from pytest_udftorch.swap.reach.coverage import percent
+from pytest_udftorch.swap.reach.coverage import percent, training_step
 from pytest_udftorch.swap.session.binder import binder
 
 PAGE = Path(__file__).parents[2] / "docs" / "swap" / "coverage.md"

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.errors import ProfileDamagedError
+from pytest_udftorch.errors import ProfileFileError
 from pytest_udftorch.swap.cuda import counters as cuda_counters
 from pytest_udftorch.swap.cuda.counters import CounterRow, Counters, counters
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -416,7 +416,7 @@ def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
     assert [c["device"] for c in cells] == ["cpu", "cuda"]
     assert profile.document()["operators"][1]["device"] == "cuda"
     assert list(profile.to_pandas()["device"]) == ["cpu", "cuda"]
-    assert "exp cuda" in report.html([profile], title="devices")
+    assert "exp cuda" in report.profiles_html([profile], title="devices")
     first = profile.first("inf")
     assert (first.device, first.time_ns) == ("cuda", 11)
     assert "(float32, cuda)" in str(first)
@@ -432,7 +432,7 @@ def test_a_device_that_nobody_knows_is_damage(tmp_path):
     path = tmp_path / "profiled-x.bin"
     with record.ProfileWriter(path, strings, {"library": "corem"}) as writer:
         writer.cells(cells)
-    with pytest.raises(ProfileDamagedError, match="device 2 is unknown"):
+    with pytest.raises(ProfileFileError, match="device 2 is unknown"):
         record.read(path)
 
 

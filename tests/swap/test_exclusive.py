@@ -14,7 +14,7 @@ import torch
 
 from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
-from pytest_udftorch.errors import ExclusiveTimeoutError, ObserverBuildError, SessionStateError
+from pytest_udftorch.errors import NativeError, SessionBusyError, SessionStateError
 from pytest_udftorch.swap.session import exclusive
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.exclusive import TIMEOUT, gate
@@ -168,7 +168,7 @@ def test_an_operator_that_does_not_end_is_named(libraries, operator, monkeypatch
             stack.enter_context(patched("std", exclusive=True))
         inside = stack.enter_context(Inside(operator))
         stock = torch.exp(X)
-        with pytest.raises(ExclusiveTimeoutError, match="caller inside") as error:
+        with pytest.raises(SessionBusyError, match="caller inside") as error:
             patched(libraries[0], exclusive=True).__enter__()
         assert "Nothing was changed" in str(error.value)
         assert torch.equal(torch.exp(X), stock)
@@ -193,7 +193,7 @@ def test_a_close_that_waits_too_long_restores(libraries, operator, monkeypatch):
     stock = torch.exp(X)
     session = patched(libraries[0], exclusive=True).__enter__()
     with Inside(operator):
-        with pytest.raises(ExclusiveTimeoutError, match="restored all the same"):
+        with pytest.raises(SessionBusyError, match="restored all the same"):
             session.close()
         assert not session.is_open
         assert torch.equal(torch.exp(X), stock)
@@ -323,7 +323,7 @@ def test_a_gate_that_does_not_compile_says_why(libraries, tmp_path, monkeypatch)
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(exclusive, "_native", exclusive._native.__wrapped__)
     monkeypatch.setattr(torch_part, "native_file", lambda _: broken)
-    with pytest.raises(ObserverBuildError, match="no/such/header"):
+    with pytest.raises(NativeError, match="no/such/header"):
         patched(libraries[0], exclusive=True).__enter__()
 
 
@@ -340,7 +340,7 @@ def test_an_operator_that_waits_too_long_goes_on_and_the_switch_says_so(librarie
                 time.sleep(0.01)
 
         monkeypatch.setattr(session, "_verify", slow)
-        with pytest.raises(ExclusiveTimeoutError, match="went on without it"):
+        with pytest.raises(SessionBusyError, match="went on without it"):
             session.__enter__()
         assert not session.is_open
 

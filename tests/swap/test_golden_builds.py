@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pytest_udftorch import build_library, find_library, patched
-from pytest_udftorch.errors import LibraryFormatError, WrongBuildError
+from pytest_udftorch.errors import LibraryError, WrongBuildError
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import golden, shared_library
 
@@ -130,13 +130,13 @@ def test_without_a_record_only_the_hash_protects(cache, library):
 )
 def test_a_record_that_cannot_be_used_is_named(cache, library, text, says):
     (library / "golden.json").write_text(text)
-    with pytest.raises(LibraryFormatError, match=f"{says}.*Record the results anew"):
+    with pytest.raises(LibraryError, match=f"{says}.*Record the results anew"):
         patched(library).__enter__()
 
 
 def test_a_record_that_is_missing_is_named(library):
     (library / "golden.json").unlink()
-    with pytest.raises(LibraryFormatError, match=r"golden names 'golden\.json', which does not"):
+    with pytest.raises(LibraryError, match=r"golden names 'golden\.json', which does not"):
         find_library(library)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.errors import LibraryFormatError
+from pytest_udftorch.errors import LibraryError
 from pytest_udftorch.prove import ulp_error
 from pytest_udftorch.swap.toolchain.shared_library import build_library
 
@@ -73,7 +73,7 @@ def test_a_macro_that_the_compiler_could_take_for_more_is_refused(tmp_path, macr
     text = '[library]\nname = "m"\nversion = "1"\ndefines = [{}]\n'
     text += '[functions.exp.float32]\nsource = "f.c"\nscalar = "f"\n'
     (tmp_path / "udf.toml").write_text(text.format(repr(macro)))
-    with pytest.raises(LibraryFormatError, match="is no macro such as BITS=12"):
+    with pytest.raises(LibraryError, match="is no macro such as BITS=12"):
         find_library(tmp_path)
 
 

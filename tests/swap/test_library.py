@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.errors import LibraryFormatError, UnknownFunctionError, UnknownLibraryError
+from pytest_udftorch.errors import LibraryError, UnknownFunctionError, UnknownLibraryError
 from pytest_udftorch.swap.library.description import (
     available_libraries,
     check_names,
@@ -80,7 +80,7 @@ def test_path_without_folder():
 
 
 def test_folder_without_description(tmp_path):
-    with pytest.raises(LibraryFormatError, match=r"holds no udf\.toml.*How to add a UDF"):
+    with pytest.raises(LibraryError, match=r"holds no udf\.toml.*How to add a UDF"):
         load_library(tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_folder_without_description(tmp_path):
 def test_every_mistake_in_the_description_is_named(tmp_path, text, message):
     folder = write(tmp_path / "bad", text)
     odd_files(folder)
-    with pytest.raises(LibraryFormatError, match=re.compile(message, re.DOTALL)) as caught:
+    with pytest.raises(LibraryError, match=re.compile(message, re.DOTALL)) as caught:
         load_library(folder)
     assert str(folder / "udf.toml") in str(caught.value)
 
@@ -266,10 +266,10 @@ def test_mistakes_in_what_is_inherited_name_both_files(tmp_path):
     heir = write(tmp_path / "heir", HEAD + INHERIT)
     base = write(tmp_path / "base", HEAD + EXP + 'speed = "fast"\n')
     where = f"^{heir}/udf.toml: it inherits from {base}, which"
-    with pytest.raises(LibraryFormatError, match=f"{where} cannot be used. {base}/udf.toml: unkn"):
+    with pytest.raises(LibraryError, match=f"{where} cannot be used. {base}/udf.toml: unkn"):
         load_library(heir)
     write(base, HEAD + "stock = true\n")
-    with pytest.raises(LibraryFormatError, match=f"{where} has stock = true .* Name another"):
+    with pytest.raises(LibraryError, match=f"{where} has stock = true .* Name another"):
         load_library(heir)
 
 
@@ -278,7 +278,7 @@ def test_inheritance_in_a_circle_is_refused(tmp_path):
     for folder, other in ((a, "b"), (b, "c"), (c, "b")):
         write(folder, HEAD + f'inherit = "../{other}"\n' + EXP)
     message = f"^{a}/udf.toml: inherit leads in a circle: {b} -> {c} -> {b}. Remove the key"
-    with pytest.raises(LibraryFormatError, match=message):
+    with pytest.raises(LibraryError, match=message):
         load_library(a)
 
 
@@ -295,13 +295,13 @@ def test_what_names_no_library_is_refused(which):
 
 @pytest.mark.parametrize("name", ["\0", "a" * 5000])
 def test_folders_that_cannot_be_are_refused(name):
-    with pytest.raises(LibraryFormatError):
+    with pytest.raises(LibraryError):
         load_library(Path(name))
 
 
 def test_a_pipe_in_place_of_the_description_is_refused(tmp_path):
     os.mkfifo(tmp_path / "udf.toml")
-    with pytest.raises(LibraryFormatError, match="not a regular file"):
+    with pytest.raises(LibraryError, match="not a regular file"):
         load_library(tmp_path)
 
 
@@ -342,7 +342,7 @@ def test_entry_point_that_names_no_folder(monkeypatch):
         "broken", "no_such_module_anywhere:thing", library.ENTRY_POINT_GROUP
     )
     monkeypatch.setattr(library.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(LibraryFormatError, match=r"'broken'.*gives no folder"):
+    with pytest.raises(LibraryError, match=r"'broken'.*gives no folder"):
         find_library("broken")
     # It stands in nobody else's way.
     assert available_libraries()["broken"] is None
@@ -359,9 +359,9 @@ def test_damaged_entry_points_name_their_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for content in (b"[pytest_udftorch.libraries]\nno equals sign\n", b"\xff"):
         (home / "entry_points.txt").write_bytes(content)
-        with pytest.raises(LibraryFormatError, match=r"installed package 'shop' cannot be read"):
+        with pytest.raises(LibraryError, match=r"installed package 'shop' cannot be read"):
             find_library("unknown")
-        with pytest.raises(LibraryFormatError, match=r"Reinstall or remove it\."):
+        with pytest.raises(LibraryError, match=r"Reinstall or remove it\."):
             available_libraries()
         assert find_library("corem").name == "corem"
 

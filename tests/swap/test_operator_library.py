@@ -10,7 +10,7 @@ import pytest
 
 import pytest_udftorch
 from pytest_udftorch import cli
-from pytest_udftorch.errors import LibraryFormatError, UnknownFunctionError
+from pytest_udftorch.errors import LibraryError, UnknownFunctionError
 from pytest_udftorch.swap.library.description import find_library, load_library
 from pytest_udftorch.swap.library.symbols import OPERATOR_UDFS
 from pytest_udftorch.swap.overrides.operator_udfs import operator_udf
@@ -100,14 +100,14 @@ def test_one_operator_at_several_dispatch_keys(tmp_path):
 )
 def test_every_mistake_in_the_description_is_named(tmp_path, text, message):
     folder = write(tmp_path / "bad", HEAD + text)
-    with pytest.raises(LibraryFormatError, match=re.compile(message, re.DOTALL)) as caught:
+    with pytest.raises(LibraryError, match=re.compile(message, re.DOTALL)) as caught:
         load_library(folder)
     assert str(folder / "udf.toml") in str(caught.value)
 
 
 def test_the_stock_library_overrides_nothing(tmp_path):
     folder = write(tmp_path / "bad", HEAD + "stock = true\n" + LOG)
-    with pytest.raises(LibraryFormatError, match=r"remove \[operators\]"):
+    with pytest.raises(LibraryError, match=r"remove \[operators\]"):
         load_library(folder)
 
 
@@ -125,9 +125,9 @@ def test_the_decorator_makes_a_library_without_torch():
 
 
 def test_the_decorator_refuses_what_udf_toml_does():
-    with pytest.raises(LibraryFormatError, match="not the name of an operator"):
+    with pytest.raises(LibraryError, match="not the name of an operator"):
         operator_udf("log")(len)
-    with pytest.raises(LibraryFormatError, match="no dtype 'half'"):
+    with pytest.raises(LibraryError, match="no dtype 'half'"):
         operator_udf("aten::log", dtypes=("half",))(len)
 
 

@@ -19,18 +19,11 @@ import pytest
 import torch
 
 from pytest_udftorch import build_library, cli, find_library, patched
-from pytest_udftorch.errors import (
-    PatchCheckError,
-    PatchFolderError,
-    PatchLibraryError,
-    UdfError,
-    UnknownFunctionError,
-    UnknownLibraryError,
-)
-from pytest_udftorch.swap import find_compiler
+from pytest_udftorch.errors import PatchError, UdfError, UnknownFunctionError, UnknownLibraryError
 from pytest_udftorch.swap.patch import folder as patch_folder
 from pytest_udftorch.swap.patch.check import check
 from pytest_udftorch.swap.patch.stub import MAIN, make_stubs
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
 TORCH = Path(torch.__file__).parent
 HERE = Path(__file__).parent
@@ -180,7 +173,7 @@ def test_an_intact_patch_verifies(made, capsys):
 def test_the_check_finds_functions_that_are_one_bit_wrong(made):
     """canary's results are one unit in the last place from corem's."""
     wrong = build_library("canary").path
-    with pytest.raises(PatchCheckError, match=r"results of torch\.exp on float32 differ"):
+    with pytest.raises(PatchError, match=r"results of torch\.exp on float32 differ"):
         check(made[0], wrong, {"exp": ["float32"]})
 
 
@@ -192,7 +185,7 @@ def test_a_process_that_loads_another_torch_fails_the_patch_and_leaves_nothing(
         f"import sys; sys.path.insert(0, {str(TORCH.parent)!r})"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    with pytest.raises(PatchCheckError, match=r"it loaded .*site-packages/torch"):
+    with pytest.raises(PatchError, match=r"it loaded .*site-packages/torch"):
         patch_folder.make("corem", ["exp"], tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["site"]
 
@@ -263,7 +256,7 @@ def test_undo_of_what_cannot_be_removed_says_so_and_can_be_repeated(copy, monkey
 
     with monkeypatch.context() as context:
         context.setattr(Path, "unlink", refuse)
-        with pytest.raises(PatchFolderError, match=r"Read-only file system.*undo again"):
+        with pytest.raises(PatchError, match=r"Read-only file system.*undo again"):
             patch_folder.undo(copy)
     assert patch_folder.undo(copy) == []
 
@@ -298,7 +291,7 @@ def test_a_folder_without_a_manifest_of_ours_is_refused(tmp_path, action, manife
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(PatchFolderError, match=rf"{says}.*Name the folder that --out named"):
+    with pytest.raises(PatchError, match=rf"{says}.*Name the folder that --out named"):
         action(tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -319,7 +312,7 @@ def test_folders_that_cannot_take_a_patch_are_refused(tmp_path):
         (TORCH / "lib" / "new", "lies inside the installed torch"),
         (tmp_path / "no" / "where", "no folder above it"),
     ):
-        with pytest.raises(PatchFolderError, match=rf"{why}.*Name an empty or a new folder"):
+        with pytest.raises(PatchError, match=rf"{why}.*Name an empty or a new folder"):
             patch_folder.make("corem", ["exp"], out)
     assert sorted(tmp_path.iterdir()) == [file, full, link]
 
@@ -328,7 +321,7 @@ def test_folders_that_cannot_take_a_patch_are_refused(tmp_path):
     ("library", "functions", "error", "says"),
     [
         ("no-such", None, UnknownLibraryError, "no-such"),
-        ("std", None, PatchLibraryError, "stands for the stock functions"),
+        ("std", None, PatchError, "stands for the stock functions"),
         ("corem", ["exq"], UnknownFunctionError, "Did you mean 'exp"),
     ],
 )
@@ -344,7 +337,7 @@ def test_a_library_of_operators_alone_is_refused(tmp_path):
         'source = "x.cpp"\nfunction = "f"\n'
     )
     (tmp_path / "x.cpp").touch()
-    with pytest.raises(PatchLibraryError, match="'ops' has only operators here"):
+    with pytest.raises(PatchError, match="'ops' has only operators here"):
         patch_folder.make(str(tmp_path), None, tmp_path / "out")
 
 

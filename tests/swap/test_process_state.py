@@ -16,7 +16,7 @@ import torch
 from benches.experiments import interrupts
 from pytest_udftorch import operator_udf, patched, trace
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import ProfileBusyError
+from pytest_udftorch.errors import SessionBusyError
 from pytest_udftorch.swap.compiled.follower import STOCK, follower
 from pytest_udftorch.swap.counting import forks
 from pytest_udftorch.swap.overrides import dispatcher
@@ -88,7 +88,7 @@ def test_sessions_traces_profiles_and_overrides_in_any_order(shifted, as_before,
             kind = choose.choice(sorted(kinds))
             scope = kinds[kind]()
             if kind in ("profile", "events") and forks.active.collector is not None:
-                with pytest.raises(ProfileBusyError):
+                with pytest.raises(SessionBusyError, match="open in this process"):
                     scope.__enter__()
             else:
                 scope.__enter__()

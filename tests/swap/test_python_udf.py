@@ -15,8 +15,8 @@ from pytest_udftorch import UdfLibrary, build_library, patched, udf
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
     CpuLevelError,
-    LibdeviceError,
-    PythonUdfError,
+    CudaFormError,
+    SourceError,
     UnknownFunctionError,
 )
 from pytest_udftorch.prove.exact.rounding import assert_ulp, ulp_distance
@@ -136,7 +136,7 @@ def _itself(x):
     ],
 )
 def test_what_cannot_be_compiled_is_named(function, message):
-    with pytest.raises(PythonUdfError, match=message):
+    with pytest.raises(SourceError, match=message):
         udf("exp")(function)
 
 
@@ -175,7 +175,7 @@ def test_unknown_names_are_refused_at_once():
 
 @pytest.mark.parametrize("claim", [0, -1, math.nan, math.inf, "1", True])
 def test_a_claim_is_a_positive_number(claim):
-    with pytest.raises(PythonUdfError, match="positive number of ULP"):
+    with pytest.raises(SourceError, match="positive number of ULP"):
         udf("exp", max_ulp=claim)
 
 
@@ -188,7 +188,7 @@ def test_without_numba_the_message_says_what_to_install(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(PythonUdfError, match="pip install numba"):
+    with pytest.raises(SourceError, match="pip install numba"):
         udf("exp")(taylor_exp)
 
 
@@ -371,7 +371,7 @@ def test_text_that_llvmlite_cannot_read_is_an_error(tmp_path, without_clang):
         '[functions.exp.float32]\nsource = "exp.ll"\nscalar = "udf_expf"\n'
     )
     without_clang()
-    with pytest.raises(PythonUdfError, match="llvmlite cannot read UDF library 'odd'"):
+    with pytest.raises(SourceError, match="llvmlite cannot read UDF library 'odd'"):
         build_library(tmp_path)
 
 
@@ -420,5 +420,5 @@ def test_a_gpu_says_what_a_python_udf_may_not_call(kernel_file, ptx, without_cla
     monkeypatch.setattr(libdevice, "find_compiler", _no_compiler)
     monkeypatch.setattr(follower, "_made", {})
     kernel = kernel_file(KERNEL).kernel
-    with patched(udf("exp")(_turning)), pytest.raises(LibdeviceError, match="A UDF calls cos"):
+    with patched(udf("exp")(_turning)), pytest.raises(CudaFormError, match="A UDF calls cos"):
         ptx(kernel, n=64)

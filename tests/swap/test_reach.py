@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch import cli, find_library
+from pytest_udftorch import cli, errors, find_library
 from pytest_udftorch.swap.cpu import attention
 from pytest_udftorch.swap.library.symbols import golden_points
 from pytest_udftorch.swap.reach import operators
@@ -148,7 +148,7 @@ def test_one_function_may_have_several_rows():
 
 
 def test_unknown_operator():
-    with pytest.raises(reach.ReachError, match=r"no operator 'torch\.exx'.*torch\.exp"):
+    with pytest.raises(errors.CoverageError, match=r"no operator 'torch\.exx'.*torch\.exp"):
         reach.table(["torch.exx"])
 
 
@@ -158,7 +158,7 @@ def test_unknown_operator():
 def test_results_that_tell_nothing_are_refused(monkeypatch, call):
     bad = Operator("bad", call, "log", layouts=("contiguous",), dtypes=("float32",))
     monkeypatch.setattr(operators, "OPERATORS", [bad])
-    with pytest.raises(reach.ReachError, match="gives NaN or does not repeat itself"):
+    with pytest.raises(errors.CoverageError, match="gives NaN or does not repeat itself"):
         reach.table()
 
 
@@ -185,13 +185,13 @@ def test_what_is_saved_is_loaded(tmp_path, exp_rows):
 
 def test_files_that_cannot_be_read_or_written(tmp_path, exp_rows):
     path = tmp_path / "reach.json"
-    with pytest.raises(reach.ReachError, match="is not a stored reach table"):
+    with pytest.raises(errors.CoverageError, match="is not a stored reach table"):
         reach.load(path)
     for text in ("{", "[]", '{"format": "other"}', '{"format": "udftorch-reach-1"}'):
         path.write_text(text)
-        with pytest.raises(reach.ReachError, match="is not a stored reach table"):
+        with pytest.raises(errors.CoverageError, match="is not a stored reach table"):
             reach.load(path)
-    with pytest.raises(reach.ReachError, match="cannot be written"):
+    with pytest.raises(errors.CoverageError, match="cannot be written"):
         reach.save(exp_rows, tmp_path / "nowhere" / "reach.json")
 
 

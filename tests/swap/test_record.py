@@ -17,15 +17,7 @@ import numpy as np
 import pytest
 from counts import META, Recorder, net
 
-from pytest_udftorch.errors import (
-    ProfileDamagedError,
-    ProfileFileBusyError,
-    ProfileFileError,
-    ProfileFileExistsError,
-    ProfileFormatError,
-    ProfileLossWarning,
-    ProfileVersionError,
-)
+from pytest_udftorch.errors import ProfileFileError, ProfileLossWarning
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.records.file import ProfileWriter, read
@@ -132,7 +124,7 @@ def test_every_cut_reads_up_to_the_last_whole_record(recorder, tmp_path):
         assert file.truncated == (size not in (header, *ends))
     for size in range(header):
         cut.write_bytes(data[:size])
-        with pytest.raises(ProfileFormatError, match=r"ends within its header"):
+        with pytest.raises(ProfileFileError, match=r"ends within its header"):
             read(cut)
 
 
@@ -143,7 +135,7 @@ def test_zeros_that_a_loss_of_power_leaves_count_as_cut(path):
     assert file.truncated
     assert len(file.events)
     path.write_bytes(data[:-16] + bytes(5000) + b"x")
-    with pytest.raises(ProfileDamagedError, match="zeros in the place of a record"):
+    with pytest.raises(ProfileFileError, match="zeros in the place of a record"):
         read(path)
 
 
@@ -151,7 +143,7 @@ def test_a_damaged_record_is_an_error_and_what_precedes_can_be_had(path, recorde
     data = bytearray(path.read_bytes())
     data[-100] ^= 1  # in the last event
     path.write_bytes(data)
-    with pytest.raises(ProfileDamagedError, match=r"at byte \d+: a record does not have its check"):
+    with pytest.raises(ProfileFileError, match=r"at byte \d+: a record does not have its check"):
         read(path)
     file = read(path, until_damage=True)
     assert file.truncated
@@ -164,7 +156,7 @@ def test_a_wrong_length_is_damage_and_not_a_cut(path):
     at = record._HEADER.unpack_from(data)[4] + 4
     struct.pack_into("<I", data, at, 2**31)
     path.write_bytes(data)
-    with pytest.raises(ProfileDamagedError, match="the start of a record"):
+    with pytest.raises(ProfileFileError, match="the start of a record"):
         read(path)
 
 
@@ -173,7 +165,7 @@ def test_a_damaged_header(path, at):
     data = bytearray(path.read_bytes())
     data[at] ^= 0x40
     path.write_bytes(data)
-    with pytest.raises((ProfileDamagedError, ProfileFormatError), match="header"):
+    with pytest.raises(ProfileFileError, match="header"):
         read(path)
 
 
@@ -189,7 +181,7 @@ def with_header(data, **changes):
 
 def test_a_newer_version(path):
     path.write_bytes(with_header(path.read_bytes(), version=record.VERSION + 1))
-    with pytest.raises(ProfileVersionError, match=r"has version 2 .* reads up to version 1"):
+    with pytest.raises(ProfileFileError, match=r"has version 2 .* reads up to version 1"):
         read(path)
 
 
@@ -198,7 +190,7 @@ def test_a_newer_version(path):
 )
 def test_something_else(tmp_path, content):
     (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(ProfileFormatError, match="is not a profile"):
+    with pytest.raises(ProfileFileError, match="is not a profile"):
         read(tmp_path / "x.bin")
 
 
@@ -241,13 +233,13 @@ BAD_STAGE["stage"] = 4
 )
 def test_a_record_that_says_nothing_sensible(path, kind, payload, flags, message):
     appended(path, kind, payload, flags)
-    with pytest.raises(ProfileDamagedError, match=message):
+    with pytest.raises(ProfileFileError, match=message):
         read(path)
 
 
 def test_a_record_after_the_end(path):
     path.write_bytes(path.read_bytes() + record._frame(record.END, b""))
-    with pytest.raises(ProfileDamagedError, match="a record after the end"):
+    with pytest.raises(ProfileFileError, match="a record after the end"):
         read(path)
 
 
@@ -258,20 +250,20 @@ def test_two_writers_of_one_file(tmp_path):
     strings = StringTable()
     path = tmp_path / "new" / "folder" / "p.bin"
     with ProfileWriter(path, strings, META):
-        with pytest.raises(ProfileFileBusyError, match="Another session is writing"):
+        with pytest.raises(ProfileFileError, match="Another session is writing"):
             ProfileWriter(path, strings, META)
         other = (
             "import sys; from pathlib import Path\n"
             "from pytest_udftorch.swap.records import file as r\n"
             "try: r.ProfileWriter(Path(sys.argv[1]), r.StringTable(), {})\n"
-            "except r.ProfileFileBusyError: print('busy')"
+            "except r.ProfileFileError as e: print('busy' if 'Another session' in str(e) else e)"
         )
         run = subprocess.run(
             [sys.executable, "-c", other, path], capture_output=True, text=True, check=True
         )
         assert run.stdout == "busy\n"
     assert read(path).ended
-    with pytest.raises(ProfileFileExistsError, match="holds an earlier profile"):
+    with pytest.raises(ProfileFileError, match="holds an earlier profile"):
         ProfileWriter(path, strings, META)
 
 
@@ -369,7 +361,8 @@ def test_a_forked_child_writes_a_file_of_its_own(recorder, tmp_path):
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    with pytest.raises(ProfileFileBusyError):  # the child did not take the lock along
+    # The child did not take the lock along.
+    with pytest.raises(ProfileFileError, match="Another session is writing"):
         ProfileWriter(path, recorder.strings, META)
     writer.close()
     (other,) = set(tmp_path.iterdir()) - {path}

@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.compiled import triton as triton_changes
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.session.session import patched
@@ -189,7 +189,7 @@ def test_a_triton_that_makes_its_keys_elsewhere_is_refused(monkeypatch):
     from triton.runtime import jit
 
     monkeypatch.delattr(jit, "compute_cache_key")
-    with pytest.raises(LibdeviceError, match=r"jit has no compute_cache_key"), patched("corem"):
+    with pytest.raises(CudaFormError, match=r"jit has no compute_cache_key"), patched("corem"):
         pass
     assert "libdevice_path" not in vars(knobs.nvidia)
     assert follower.active.id == "stock"
@@ -209,7 +209,7 @@ def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(
     variable = os.environ.get("TRITON_LIBDEVICE_PATH")
     with patched(tmp_path):
         assert float(torch.exp(torch.tensor(8.0))) == 2.0
-        with pytest.raises(LibdeviceError, match="calls cbrt, which a GPU does not have"):
+        with pytest.raises(CudaFormError, match="calls cbrt, which a GPU does not have"):
             ptx(kernels.by_name)
     assert os.environ.get("TRITON_LIBDEVICE_PATH") == variable
     assert ptx(kernels.by_name) == stock
@@ -221,7 +221,7 @@ def test_a_udf_that_llvm_computes_by_an_intrinsic_is_an_error_too(kernels, ptx, 
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
     )
     (tmp_path / "e.c").write_text("float my_expf(float x) { return __builtin_expf(x); }\n")
-    with patched(tmp_path), pytest.raises(LibdeviceError, match="calls exp, which a GPU does not"):
+    with patched(tmp_path), pytest.raises(CudaFormError, match="calls exp, which a GPU does not"):
         ptx(kernels.by_name)
 
 
@@ -233,7 +233,7 @@ def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
     broken = tmp_path / "libdevice.10.bc"
     broken.write_bytes(b"BC\xc0\xde" + b"no bitcode")
     build = pytest_udftorch.build_library("corem")
-    with pytest.raises(LibdeviceError, match=r"cannot be put into .*libdevice"):
+    with pytest.raises(CudaFormError, match=r"cannot be put into .*libdevice"):
         libdevice_for((Part(build, (("exp", "float32"),)),), broken)
 
 

@@ -13,8 +13,8 @@ from pytest_udftorch.cli import prebuild
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
-    LibdeviceError,
-    NativeLibraryError,
+    CudaFormError,
+    NativeError,
 )
 from pytest_udftorch.swap.counting.observer import OBSERVER
 from pytest_udftorch.swap.cpu import direct as cpu_direct
@@ -222,7 +222,7 @@ def test_an_export_has_shipped_builds_too_as_the_store_replaces_theirs(
 
 
 def test_export_outside_a_recording_is_an_error(tmp_path):
-    with pytest.raises(NativeLibraryError, match="recording"):
+    with pytest.raises(NativeError, match="recording"):
         prebuilt.export(tmp_path / "store")
 
 
@@ -268,7 +268,7 @@ def test_names_change_places():
 
 @pytest.mark.parametrize("content", [b"__nv_expf", b"__nv_expf__n0_expf__n0_expf"])
 def test_a_pack_without_a_name_or_with_two_is_an_error(content):
-    with pytest.raises(LibdeviceError, match="__n0_expf not exactly once"):
+    with pytest.raises(CudaFormError, match="__n0_expf not exactly once"):
         pack.exchanged(content, [("__nv_expf", "__n0_expf")])
 
 

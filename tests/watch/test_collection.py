@@ -19,9 +19,9 @@ from torch import nn
 
 from pytest_udftorch import patched
 from pytest_udftorch.errors import (
-    ObserverBuildError,
-    ProfileBusyError,
-    ProfileDepthError,
+    NativeError,
+    ProfileError,
+    SessionBusyError,
     SessionStateError,
 )
 from pytest_udftorch.swap.counting import collection as collect
@@ -779,7 +779,7 @@ def test_watching_the_stock_functions_compiles_nothing_again():
 def test_one_profiled_session_at_a_time(library):
     with patched(library, ("exp",), profile=True) as outer:
         with (
-            pytest.raises(ProfileBusyError, match="open in this process"),
+            pytest.raises(SessionBusyError, match="open in this process"),
             patched("std", profile=True),
         ):
             pass
@@ -828,14 +828,14 @@ def test_a_layer_has_one_name_however_many_models_are_alive(library):
 
 @pytest.mark.parametrize("bad", ["deep", "", 3])
 def test_a_depth_that_does_not_exist(library, bad):
-    with pytest.raises(ProfileDepthError, match="counters"):
+    with pytest.raises(ProfileError, match="counters"):
         patched(library, profile=bad)
 
 
 def test_a_stride_that_does_not_exist(library):
-    with pytest.raises(ProfileDepthError, match="power of two"):
+    with pytest.raises(ProfileError, match="power of two"):
         patched(library, profile=True, profile_stride=3)
-    with pytest.raises(ProfileDepthError, match="profile=True"):
+    with pytest.raises(ProfileError, match="profile=True"):
         patched(library, profile_stride=4)
 
 
@@ -858,7 +858,7 @@ def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypat
         torch_part, "native_file", lambda name: broken if name == "observer.cpp" else stock(name)
     )
     with (
-        pytest.raises(ObserverBuildError, match="no/such/header"),
+        pytest.raises(NativeError, match="no/such/header"),
         patched(library, ("exp",), profile=True),
     ):
         pass

@@ -18,18 +18,15 @@ from pytest_udftorch.base.units import share_text, time_text, value_text
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
+    ProfileError,
     ProfileFileError,
-    ProfileFileExistsError,
-    ProfileFormatError,
-    ProfileMismatchError,
-    RunsDifferError,
 )
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.records.export import write_text
-from pytest_udftorch.swap.records.profile import KINDS, Profile, load_all, merge
+from pytest_udftorch.swap.records.profile import KINDS, Profile, load_profiles, merge_profiles
 from pytest_udftorch.swap.records.totals import IDENTITY
-from pytest_udftorch.watch import html
+from pytest_udftorch.watch import profiles_html
 
 
 def from_recorder(recorder, **meta):
@@ -134,21 +131,21 @@ def test_a_run_in_parts_is_the_run(tmp_path):
 
 def test_merging_changes_nothing_of_the_parts(one):
     before = one.document()
-    merged = merge([one, one])
+    merged = merge_profiles([one, one])
     assert one.document() == before
     assert merged.rows()[0].elements == 2 * one.rows()[0].elements
     assert merged.first("inf") == one.first("inf")
     assert len(merged.processes) == 1  # parts of one process
-    assert merge([one]) is one
+    assert merge_profiles([one]) is one
 
 
 def test_merge_refuses_what_does_not_belong_together(one, recorder):
     for key in IDENTITY:
         other = from_recorder(recorder, **{key: "other"})
-        with pytest.raises(ProfileMismatchError, match=rf"differ in {key} \("):
-            merge([one, other])
+        with pytest.raises(ProfileError, match=rf"differ in {key} \("):
+            merge_profiles([one, other])
     with pytest.raises(NoProfileError):
-        merge([])
+        merge_profiles([])
 
 
 def test_first_names_the_place(one, recorder):
@@ -174,7 +171,7 @@ def test_first_is_the_earliest_of_all_processes(tmp_path):
     for row in late.rows.values():
         row["made_nan_ns"] += np.uint64(10**15)
     for order in ((early, late), (late, early)):
-        merged = merge(from_recorder(r) for r in order)
+        merged = merge_profiles(from_recorder(r) for r in order)
         assert merged.first("nan").module == "early"
 
 
@@ -272,12 +269,12 @@ def test_save_and_load(one, tmp_path):
     back = Profile.load(tmp_path / "p.bin")
     assert back.document() == one.document()
     assert back.to_pandas("events").equals(one.to_pandas("events"))
-    with pytest.raises(ProfileFileExistsError):
+    with pytest.raises(ProfileFileError, match="holds an earlier profile"):
         one.save(tmp_path / "p.bin")
 
 
 def test_saved_events_keep_their_process(one, recorder, tmp_path):
-    both = merge([one, from_recorder(recorder, pid=77, rank=1)])
+    both = merge_profiles([one, from_recorder(recorder, pid=77, rank=1)])
     both.save(tmp_path / "p.bin")
     back = Profile.load(tmp_path / "p.bin")
     assert [p.get("rank") for p in back.processes] == [None, 1]
@@ -315,7 +312,7 @@ def test_no_profile(tmp_path):
 
 def test_a_header_of_someone_else(tmp_path):
     (tmp_path / "p.bin").write_bytes(record._header({"library": "x"}))
-    with pytest.raises(ProfileFormatError, match="lacks the clocks"):
+    with pytest.raises(ProfileFileError, match="lacks the clocks"):
         Profile.load(tmp_path / "p.bin")
 
 
@@ -323,14 +320,14 @@ def test_load_all_keeps_libraries_apart(recorder, tmp_path):
     recorder.write(tmp_path / "a" / "profiled-1.bin")
     recorder.write(tmp_path / "a" / "profiled-2.bin", META | {"library": "std"})
     recorder.write(tmp_path / "b" / "profiled-1.bin")
-    std, corem = load_all([tmp_path / "a", tmp_path / "b"])
+    std, corem = load_profiles([tmp_path / "a", tmp_path / "b"])
     assert (std.label, corem.label) == ("std", "corem")
     assert corem.rows()[0].elements == 2 * std.rows()[0].elements
-    with pytest.raises(ProfileMismatchError, match=r"library \('corem' and 'std'\)"):
+    with pytest.raises(ProfileError, match=r"library \('corem' and 'std'\)"):
         Profile.load(tmp_path / "a")
     recorder.write(tmp_path / "c" / "profiled-1.bin", META | {"build_id": "other"})
-    with pytest.raises(ProfileMismatchError, match="differ in build_id"):
-        load_all([tmp_path / "a", tmp_path / "c"])
+    with pytest.raises(ProfileError, match="differ in build_id"):
+        load_profiles([tmp_path / "a", tmp_path / "c"])
 
 
 def test_the_time_that_was_profiled(recorder, tmp_path):
@@ -411,7 +408,7 @@ def test_a_trace_needs_events(recorder, tmp_path):
 @pytest.mark.parametrize("content", ["[]", "{", '{"traceEvents": []}'])
 def test_something_else_as_torchs_trace(one, tmp_path, content):
     (tmp_path / "torch.json").write_text(content)
-    with pytest.raises(ProfileFormatError, match="is not a trace of torch"):
+    with pytest.raises(ProfileFileError, match="is not a trace of torch"):
         one.save_trace(tmp_path / "t.json", tmp_path / "torch.json")
     with pytest.raises(ProfileFileError, match="Cannot read"):
         one.save_trace(tmp_path / "t.json", tmp_path / "none.json")
@@ -422,7 +419,7 @@ def test_a_layer_has_the_same_name_everywhere(tmp_path):
     recorder.call("exp", np.ones(4, np.float32), module="Net.act", operator="aten::exp")
     recorder.call("exp", np.ones(5, np.float32), module="", operator="aten::exp")
     recorder.write(tmp_path / "profiled-1.bin")
-    (found,) = load_all([tmp_path])
+    (found,) = load_profiles([tmp_path])
     want = {"Net.act": 4, "(no module)": 5}
     assert {r.key["layer"]: r.elements for r in found.rows("layer")} == want
     assert {r.name: r.elements for r in found.rows("layer")} == want
@@ -436,7 +433,7 @@ def test_a_layer_has_the_same_name_everywhere(tmp_path):
     place = header.split(",").index("layer")
     assert {line.split(",")[place] for line in lines} == set(want)
     assert {c["layer"]: c["elements"] for c in found.document()["cells"]} == want
-    page = html([found])
+    page = profiles_html([found])
     write_text(tmp_path / "new" / "p.html", page)
     assert (tmp_path / "new" / "p.html").read_text() == page
     assert all(f'data-sort="{name}"' in page for name in want)
@@ -448,7 +445,7 @@ def test_a_profile_shows_itself(tmp_path):
     recorder = Recorder()
     recorder.call("exp", np.full(4, 100, np.float32), module="<b>", operator="aten::exp")
     recorder.write(tmp_path / "profiled-1.bin")
-    (found,) = load_all([tmp_path])
+    (found,) = load_profiles([tmp_path])
     assert repr(found).startswith("<Profile corem")
     assert len(repr(found)) < 200
     assert all(len(repr(row)) < 100 and "calls" in repr(row) for row in found.rows("function"))
@@ -481,8 +478,8 @@ def test_profiles_of_two_runs_are_added_up_only_if_asked(recorder, tmp_path, cap
     one = Profile.load(tmp_path).rows()[0].elements
     write_run(tmp_path / "profiled-3.bin", recorder, at(200))
     says = r"2 runs under corem.*01:40 UTC: \S+-1.bin, \S+-2.bin; .*03:20 UTC: \S+-3.bin\)"
-    for load in (lambda: Profile.load(tmp_path), lambda: load_all([tmp_path])):
-        with pytest.raises(RunsDifferError, match=says):
+    for load in (lambda: Profile.load(tmp_path), lambda: load_profiles([tmp_path])):
+        with pytest.raises(ProfileError, match=says):
             load()
     assert 2 * Profile.load(tmp_path, add_runs=True).rows()[0].elements == 3 * one
     assert cli.main(["report", str(tmp_path)]) == cli.MISUSE
@@ -494,21 +491,21 @@ def test_a_process_that_was_killed_lived_until_it_last_wrote(recorder, tmp_path)
     write_run(tmp_path / "profiled-1.bin", recorder, at(100))
     data = (tmp_path / "profiled-1.bin").read_bytes()
     write_run(tmp_path / "profiled-2.bin", recorder, at(107))
-    with pytest.raises(RunsDifferError):
-        load_all([tmp_path])
+    with pytest.raises(ProfileError, match="of 2 runs"):
+        load_profiles([tmp_path])
     mark = data.rindex(b'{"wall_ns"') - 16
     (tmp_path / "profiled-1.bin").write_bytes(data[:mark])
     os.utime(tmp_path / "profiled-1.bin", (108, 108))
-    assert "was not closed" in load_all([tmp_path])[0].notes[0]
+    assert "was not closed" in load_profiles([tmp_path])[0].notes[0]
 
 
 def test_a_profile_counts_once_however_often_it_is_named(recorder, tmp_path):
     write_run(tmp_path / "a" / "profiled-1.bin", recorder, at(100))
-    (once,) = load_all([tmp_path / "a"])
+    (once,) = load_profiles([tmp_path / "a"])
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    (twice,) = load_all([tmp_path / "a", tmp_path / "a" / "profiled-1.bin", tmp_path / "link"])
+    (twice,) = load_profiles([tmp_path / "a", tmp_path / "a" / "profiled-1.bin", tmp_path / "link"])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    (copied,) = load_all([tmp_path / "a", tmp_path / "b"])
+    (copied,) = load_profiles([tmp_path / "a", tmp_path / "b"])
     assert once.document()["cells"] == twice.document()["cells"] == copied.document()["cells"]
     assert once.notes == twice.notes == ()
     assert re.fullmatch(r"\S+b/profiled-1.bin is a copy of \S+; it counts once\.", *copied.notes)

@@ -15,7 +15,7 @@ from counts import META, Recorder, net
 from benches.render import browser
 from pytest_udftorch import cli
 from pytest_udftorch.errors import NoProfileError
-from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.swap.records.profile import Profile, load_profiles
 from pytest_udftorch.watch.profile import ranges, report
 
 HOSTILE = '<script>document.title="taken"</script>&amp;"\'<img src=x onerror=alert(1)>'
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiles(folder):
-    return load_all([folder / "corem", folder / "std"])
+    return load_profiles([folder / "corem", folder / "std"])
 
 
 class Checker(HTMLParser):
@@ -65,7 +65,7 @@ class Checker(HTMLParser):
 
 
 def test_the_page_is_whole_and_loads_nothing(profiles):
-    text = report.html(profiles)
+    text = report.profiles_html(profiles)
     checker = Checker()
     checker.feed(text)
     assert checker.open == []
@@ -76,7 +76,7 @@ def test_the_page_is_whole_and_loads_nothing(profiles):
 
 
 def test_the_page_has_the_numbers_of_the_profile(profiles):
-    text = report.html(profiles[1:])
+    text = report.profiles_html(profiles[1:])
     for row in profiles[1].rows("function", "dtype"):
         assert f'data-sort="{row.elements}">{row.elements:,}<' in text
     assert "exp in gate" in text
@@ -88,19 +88,19 @@ def test_the_page_has_the_numbers_of_the_profile(profiles):
 def test_a_page_of_nothing():
     recorder = Recorder()
     p = Profile.from_arrays(recorder.strings, META, cells=recorder.cells)
-    text = report.html([p])
+    text = report.profiles_html([p])
     assert "No watched function was called." in text
     assert "<table" not in text
     assert report.terminal([p]).endswith("no watched function was called")
     with pytest.raises(NoProfileError):
-        report.html([])
+        report.profiles_html([])
 
 
 def test_a_page_without_times(folder):
     recorder = Recorder()
     recorder.call("exp", np.ones(4, np.float32))
     p = Profile.from_arrays(recorder.strings, META | {"stride": 16}, cells=recorder.cells)
-    text = report.html([p])
+    text = report.profiles_html([p])
     assert "No times" in text
     assert "one block in 16" in text
     assert ">time<" not in text
@@ -157,7 +157,7 @@ def tab(tmp_path_factory):
 def opened(tab, profiles, tmp_path):
     """The page of both libraries in the browser, 1200 pixels wide."""
     path = tmp_path / "report.html"
-    path.write_text(report.html(profiles), encoding="utf-8")
+    path.write_text(report.profiles_html(profiles), encoding="utf-8")
     tab.problems.clear()
     tab.requests.clear()
     tab.size(1200)
@@ -336,19 +336,19 @@ def test_each_test_has_a_line(profiles):
         report.TestFigures("test_a.py::test_one[std]", "passed", summary),
         report.TestFigures(f"test_a.py::test_two[{HOSTILE}]", "failed", profiles[1].summary()),
     ]
-    page = report.html(profiles, tests=tests)
+    page = report.profiles_html(profiles, tests=tests)
     (table,) = re.findall(r'<table class="sortable" id="tests">.*?</table>', page, re.S)
     assert table.count("<tr") == 3
     assert "test_a.py::test_one[std]" in table
     assert '<span class="bad-text">failed</span>' in table
     assert "inf: exp (float32)" in table
     assert HOSTILE not in page
-    assert 'id="tests"' not in report.html(profiles)
+    assert 'id="tests"' not in report.profiles_html(profiles)
 
 
 def test_the_card_of_the_nearest_overflow_agrees_with_the_table(profiles):
     for profile in profiles:
-        page = report.html([profile])
+        page = report.profiles_html([profile])
         card = re.search(r"Nearest to overflow</h3><p class=\"lead\">(.*?)</p><p>(.*?)</p>", page)
         rows = [r for r in profile.layers() if np.isfinite(ranges.headroom(r))]
         least = min(rows, key=ranges.headroom)

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pytest_udftorch.swap import find_compiler
+from pytest_udftorch.swap.toolchain.compiler import find_compiler
 
 
 def load(source: str, *flags: str) -> ctypes.CDLL:

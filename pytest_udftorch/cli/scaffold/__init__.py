@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import ScaffoldError
+from pytest_udftorch.errors import LibraryError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 #: What stands for the library's name in the files of the template.
@@ -23,19 +23,19 @@ def make(folder: Path) -> list[Path]:
         The files.
 
     Raises:
-        ScaffoldError: the name is none for a library, the folder holds something, or it cannot
+        LibraryError: the name is none for a library, the folder holds something, or it cannot
             be written.
     """
     folder = folder.absolute()
     name = folder.name
     if not _NAME.fullmatch(name):
-        raise ScaffoldError(
+        raise LibraryError(
             f"{name!r} is no name for a library. Use letters, digits, _ and -, and begin with a "
             "letter: udftorch new my_math."
         )
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ScaffoldError(
+            raise LibraryError(
                 f"{folder} is there already, and holds something. Name a new folder."
             )
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def make(folder: Path) -> list[Path]:
             whole_file.write(path, text)
             made.append(path)
     except OSError as error:
-        raise ScaffoldError(
+        raise LibraryError(
             f"Cannot write the library {folder}: {error.strerror or error}. Name another folder."
         ) from error
     return made

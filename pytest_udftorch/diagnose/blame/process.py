@@ -26,7 +26,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.diagnose.blame.runs import Order, as_plain, done, units_from
 from pytest_udftorch.diagnose.blame.trial import Outcome, measured
 from pytest_udftorch.diagnose.runs.switch import Unit
-from pytest_udftorch.errors import BlameError, UdfError
+from pytest_udftorch.errors import DiagnosisError, UdfError
 
 #: Modules that a run would load, and that are loaded once for all runs; torch's modes need its
 #: compiler, and Hypothesis comes with a plugin of pytest.
@@ -71,7 +71,7 @@ class Runner:
         """Do what an order says, in a process of its own.
 
         Raises:
-            BlameError: the run failed.
+            DiagnosisError: the run failed.
         """
         line = json.dumps(
             {
@@ -90,10 +90,10 @@ class Runner:
             answer = process.stdout.readline()
             if not answer:
                 self._process = None
-                raise BlameError(f"The process of the runs ended with status {process.wait()}.")
+                raise DiagnosisError(f"The process of the runs ended with status {process.wait()}.")
         found = json.loads(answer)
         if "error" in found:
-            raise BlameError(found["error"])
+            raise DiagnosisError(found["error"])
         value = found["value"]
         outcome = Outcome(found["shown"], found["digest"], float("nan") if value is None else value)
         return outcome, list(units_from(found["units"]))
@@ -212,14 +212,14 @@ def _tested(where: str) -> Outcome:
     reports = Reports()
     status = pytest.main([*_PYTEST, where], plugins=[reports])
     if not reports.tests:
-        raise BlameError(
+        raise DiagnosisError(
             f"pytest ran no test for {where!r} (status {int(status)}). Name one test: "
             "tests/test_x.py::test_y."
         )
     for word in ("failed", "skipped", "passed"):
         if word in reports.found:
             return Outcome(word + _reason(reports.found[word]), word)
-    raise BlameError(f"pytest ended with status {int(status)} before {where!r} had an outcome.")
+    raise DiagnosisError(f"pytest ended with status {int(status)} before {where!r} had an outcome.")
 
 
 def _reason(report: Any) -> str:

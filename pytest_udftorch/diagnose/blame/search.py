@@ -20,7 +20,7 @@ from pytest_udftorch.diagnose.blame.result import Blame, Cause
 from pytest_udftorch.diagnose.blame.runs import Order, done
 from pytest_udftorch.diagnose.blame.trial import RAISED, Outcome, measured
 from pytest_udftorch.diagnose.runs.switch import Pair, Unit
-from pytest_udftorch.errors import BlameError
+from pytest_udftorch.errors import DiagnosisError
 
 Answer = tuple[Outcome, list[Unit]]
 #: Does orders, several at once if it can, and gives the answers in their order as they come.
@@ -114,7 +114,7 @@ def units_of(a: Any, b: Any, metric: Callable[[], Any], seed: int = 0) -> tuple[
         seed: of its random numbers.
 
     Raises:
-        BlameError: the metric returns nothing that can be compared.
+        DiagnosisError: the metric returns nothing that can be compared.
         UdfError: as from opening sessions of the libraries.
     """
     run = functools.partial(measured, metric, seed)
@@ -158,17 +158,17 @@ def smallest_cause(  # noqa: PLR0913
         resume: go on with the journal of an earlier search.
 
     Raises:
-        BlameError: nothing differs, the target fails, is not deterministic, or cannot be run as
+        DiagnosisError: nothing differs, the target fails, is not deterministic, or cannot be run as
             asked; or the difference lies outside of eager operators.
         UdfError: as from opening sessions of the libraries, and from the journal.
     """
     pair = Pair(a, b)
     if not pair.names:
-        raise BlameError("Both libraries are the stock one, so nothing can differ.")
+        raise DiagnosisError("Both libraries are the stock one, so nothing can differ.")
     if by < 0 or math.isnan(by):
-        raise BlameError(f"by={by} is no distance. Give 0 or more.")
+        raise DiagnosisError(f"by={by} is no distance. Give 0 or more.")
     if causes < 1 or (tries is not None and tries < 1):
-        raise BlameError("Look for at least one cause, with at least one try.")
+        raise DiagnosisError("Look for at least one cause, with at least one try.")
     with _doing(pair, target, seed, workers, scheduler) as do:
         memory = None
         if journal is not None:
@@ -189,16 +189,16 @@ def _found(
     orders = [Order("a"), Order("b"), Order("a"), Order("b"), Order("units")]
     (a, _), (b, _), (again_a, _), (again_b, _), (_, units) = do(orders)
     if a.shown.startswith(RAISED):
-        raise BlameError(f"{called} {a.shown}, under {names[0]} already.")
+        raise DiagnosisError(f"{called} {a.shown}, under {names[0]} already.")
     for name, one, other in ((names[0], a, again_a), (names[1], b, again_b)):
         if one.digest != other.digest:
-            raise BlameError(
+            raise DiagnosisError(
                 f"{called} is not deterministic: two runs under {name} give {one.shown} and "
                 f"{other.shown}. Seed what it draws, or take the mean of several runs."
             )
     if not b.differs(a, by):
         more = f" by more than {by:g}" if by else ""
-        raise BlameError(
+        raise DiagnosisError(
             f"{called} does not differ{more} between {names[0]} ({a.shown}) and {names[1]} "
             f"({b.shown}), so there is nothing to blame."
         )
@@ -237,7 +237,7 @@ def _check_watched(
         what = f"{none.shown} instead of {a.shown}, with nothing swapped"
     else:
         what = f"{every.shown} instead of {b.shown}, with every function of {len(units)} swapped"
-    raise BlameError(
+    raise DiagnosisError(
         f"The difference of {called} cannot be taken apart: watched operator by operator, it gives "
         f"{what}. Compiled code, processes of its own, and code that calls no operator of torch "
         "are not seen; or the journal is of another state of the files. Blame an eager run."
@@ -253,7 +253,7 @@ def _doing(
 ) -> Iterator[Do]:
     if callable(target):
         if workers is not None or scheduler is not None:
-            raise BlameError(
+            raise DiagnosisError(
                 "A function of this process cannot run in other ones. Name it as a text: "
                 "'model.py:metric'."
             )
@@ -261,7 +261,7 @@ def _doing(
         yield lambda orders: (done(pair, run, order) for order in orders)
         return
     if not isinstance(target, str):
-        raise BlameError(f"{target!r} is neither a function nor the name of one.")
+        raise DiagnosisError(f"{target!r} is neither a function nor the name of one.")
     where = _checked(target)
     if scheduler is not None:
         from pytest_udftorch.prove.verify.workers import cluster
@@ -272,7 +272,7 @@ def _doing(
     from pytest_udftorch.prove.verify.workers import default_workers
 
     if workers is not None and workers < 1:
-        raise BlameError(f"{workers} processes run nothing. Give 1 or more.")
+        raise DiagnosisError(f"{workers} processes run nothing. Give 1 or more.")
     count = workers or default_workers()
     with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
         idle = [Runner() for _ in range(count)]
@@ -285,12 +285,12 @@ def _checked(where: str) -> str:
     """Refuse what names neither a test nor a function of a file."""
     file = where.partition("::")[0] if "::" in where else where.rpartition(":")[0]
     if not file:
-        raise BlameError(
+        raise DiagnosisError(
             f"{where!r} names neither a metric nor a test. Write model.py:metric or "
             "tests/test_x.py::test_y."
         )
     if not Path(file).is_file():
-        raise BlameError(f"There is no file {file} to run.")
+        raise DiagnosisError(f"There is no file {file} to run.")
     return where
 
 
@@ -331,7 +331,7 @@ def _by_dask(dask: Any, target: Target, orders: Sequence[Order]) -> Iterator[Ans
 def _name(pair: Pair, target: Any, seed: int) -> dict[str, Any]:
     """Return what a search must share with an earlier one to go on with its journal."""
     if not isinstance(target, str):
-        raise BlameError(
+        raise DiagnosisError(
             "A journal is for a target that is named, 'model.py:metric' or a test: nobody can "
             "tell whether a function of this process is the same next time."
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import BlameError, UdfError
+from pytest_udftorch.errors import DiagnosisError, UdfError
 
 #: How the outcome of a metric begins that ended with an exception.
 RAISED: Final = "raised"
@@ -46,7 +46,7 @@ def outcome_of(value: Any) -> Outcome:
         value: a number, a tensor, an array, or lists and dictionaries of them.
 
     Raises:
-        BlameError: it is nothing that can be compared.
+        DiagnosisError: it is nothing that can be compared.
     """
     import numpy as np
     import torch
@@ -71,12 +71,12 @@ def outcome_of(value: Any) -> Outcome:
             count += 1
             numbers += [] if isinstance(leaf, str) else [float(leaf)]
         else:
-            raise BlameError(
+            raise DiagnosisError(
                 f"The metric returned {type(leaf).__name__}, which cannot be compared. Return a "
                 "number, a tensor, or a list or dictionary of them."
             )
     if not leaves:
-        raise BlameError("The metric returned nothing. Return a number, or a tensor.")
+        raise DiagnosisError("The metric returned nothing. Return a number, or a tensor.")
     if len(leaves) == len(numbers) == 1:
         return Outcome(f"{numbers[0]!r}", digest.hexdigest(), numbers[0])
     return Outcome(f"{count:,} numbers, {digest.hexdigest()[:12]}", digest.hexdigest())

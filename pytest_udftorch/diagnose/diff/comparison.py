@@ -30,7 +30,7 @@ from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.diagnose.runs.other_process import Subject
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, work_of
-from pytest_udftorch.errors import DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.prove.judge.truth import Apart, Truth, apart, judged
 from pytest_udftorch.swap.observe.digests import distance, row_axis, row_slice, same_bits
 from pytest_udftorch.swap.observe.recorder import Kept, Recording, Wanted
@@ -74,9 +74,9 @@ def first_difference(  # noqa: PLR0913
         causes: how many independent causes are looked for, at most.
 
     Raises:
-        DiffSideError: a side means nothing, or the two cannot be compared.
-        DiffRunError: a run fails, cannot be repeated, or calls no operator.
-        DiffRecordError: a recorded side cannot be read, or was made with other seeds or steps.
+        DiagnosisError: a side means nothing, or the two cannot be compared; a recorded side cannot
+            be read, or was made with other seeds or steps.
+        RunError: a run fails, cannot be repeated, or calls no operator.
         UdfError: as from opening sessions of the sides' libraries.
     """
     first, second = side(a), side(b)
@@ -90,7 +90,7 @@ def first_difference(  # noqa: PLR0913
     if isinstance(make, str):
         make = Subject(make)
     if make is None and not all(s.run is not None or s.record is not None for s in (first, second)):
-        raise DiffSideError(
+        raise DiagnosisError(
             "There is nothing to run. Give a model and its inputs, make=, or two callables."
         )
     work = Work(make or (lambda: None), seed, train, steps, loss, optimizer)
@@ -113,12 +113,12 @@ def _check_pair(work: Work, a: Side, b: Side) -> None:
             continue
         kind = "a record" if one.record is not None else "a run of another process"
         if work.batch is not None:
-            raise DiffSideError(
+            raise DiagnosisError(
                 f"{one.name!r} is {kind}, which keeps digests of whole tensors, so no row of a "
                 "batch can be compared with it. Compare two sides of this process."
             )
         if one.compiled or (other.compiled and one.record is None):
-            raise DiffSideError(
+            raise DiagnosisError(
                 f"{one.name!r} is {kind}, which knows operators; nothing sees those of compiled "
                 "code. Compare it with an eager side."
             )
@@ -134,7 +134,7 @@ def _check_ended(a: Side, b: Side) -> None:
     """Refuse records of runs that failed where only results can be compared."""
     for one in (a, b):
         if one.record is not None and record_file.load(one.record).recording.failed:
-            raise DiffSideError(
+            raise DiagnosisError(
                 f"{one.name!r} is a record of a run that failed, so it has no results, and the "
                 "other side can be compared by nothing else. Compare it with an eager side, or "
                 "record a run that ends."
@@ -191,10 +191,10 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
     if rows == {None}:
         return None
     if None not in rows:
-        raise DiffSideError("Both sides run a row alone. Let one of them run the whole batch.")
+        raise DiagnosisError("Both sides run a row alone. Let one of them run the whole batch.")
     (row,) = rows - {None}
     if work.train:
-        raise DiffSideError(
+        raise DiagnosisError(
             "A row cannot be trained alone: the loss of the batch is made of all rows. Compare "
             "forward passes (train=False)."
         )
@@ -205,13 +205,13 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
     ]
     sizes = {t.shape[0] for t in tensors}
     if len(sizes) != 1:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"The inputs have {sorted(sizes) or 'no'} rows, so no row of a batch can run alone. "
             "The first dimension of every tensor has to be that of the batch."
         )
     (size,) = sizes
     if row is None or row >= size:
-        raise DiffSideError(f"There is no row {row} in a batch of {size}.")
+        raise DiagnosisError(f"There is no row {row} in a batch of {size}.")
     return size, row
 
 
@@ -225,7 +225,7 @@ class _Search:
     def difference(self) -> Difference:
         a = execute(self.work, self.a)
         if not a.calls and not a.result:
-            raise DiffRunError(
+            raise RunError(
                 f"The run of {self.a.name!r} calls no operator of torch and gives no tensor, so "
                 "there is nothing to compare."
             )

@@ -26,7 +26,7 @@ from pytest_udftorch.diagnose.diff.alignment import same_result
 from pytest_udftorch.diagnose.diff.record import execute
 from pytest_udftorch.diagnose.runs.sides import Side
 from pytest_udftorch.diagnose.runs.work import Work, run
-from pytest_udftorch.errors import DiffRunError, DiffSideError, PrivateNameError
+from pytest_udftorch.errors import DiagnosisError, PrivateNameError, RunError
 from pytest_udftorch.swap.observe.recorder import Recording, overload_of
 
 #: Parts of the compiler, each with all before it, and what the first that differs stands for.
@@ -209,7 +209,7 @@ class Compiled:
 
     def __init__(self, work: Work, a: Side, b: Side) -> None:
         if work.batch is not None:
-            raise DiffSideError(
+            raise DiagnosisError(
                 "A row alone cannot be compared with compiled code yet: only results are seen. "
                 "Compare eager sides."
             )
@@ -266,7 +266,7 @@ class Compiled:
         def removed(around: Callable[[], AbstractContextManager[Any]]) -> bool:
             try:
                 return same_result(other, self._run(subject, around))
-            except DiffRunError:  # the compiler refuses this combination
+            except RunError:  # the compiler refuses this combination
                 return False
 
         # No setting of Inductor's code changes what differs before it.
@@ -311,7 +311,7 @@ class Compiled:
         self.compiles += 1
         try:
             recording = run_with_kernels(self._work, self._subject)
-        except (DiffRunError, PrivateNameError):
+        except (RunError, PrivateNameError):
             return ""
         eager = self._plain.calls
         known = {n.digest for c in eager for n in (*c.inputs, *c.outputs)}
@@ -342,7 +342,7 @@ class Compiled:
         )
         try:
             truth = run(self._work, wide, values=True).values
-        except (DiffRunError, DiffSideError):  # not all models run in float64
+        except (RunError, DiagnosisError):  # not all models run in float64
             return {}
         found: dict[str, ResultError] = {}
         for name, note in self.a.result.items():

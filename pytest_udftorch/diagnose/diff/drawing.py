@@ -15,7 +15,7 @@ from typing import Final
 from pytest_udftorch.base.store import store_text
 from pytest_udftorch.diagnose.diff.graph import Node
 from pytest_udftorch.diagnose.diff.result import Difference
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 
 _HERE: Final = Path(__file__).with_name("page")
 
@@ -29,14 +29,14 @@ _NAMES, _BOX, _COLUMNS = 250, 26, 28
 _EDGES: Final = 4000
 
 
-def save_page(difference: Difference, path: Path) -> Path:
+def save_difference_page(difference: Difference, path: Path) -> Path:
     """Write a comparison as a page.
 
     Raises:
-        DiffReproducerError: the file cannot be written.
+        DiagnosisError: the file cannot be written.
     """
     path = Path(path)
-    store_text(path, page(difference), DiffReproducerError, "The page")
+    store_text(path, page(difference), DiagnosisError, "The page")
     return path
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.diagnose.runs.sides import Side
 from pytest_udftorch.diagnose.runs.work import Work, run
-from pytest_udftorch.errors import DiffRunError
+from pytest_udftorch.errors import RunError
 from pytest_udftorch.swap.observe.digests import TensorNote, note_of
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.recorder import (
@@ -296,7 +296,7 @@ def run_with_kernels(work: Work, one: Side, wanted: Wanted | None = None) -> Rec
     emptied.
 
     Raises:
-        DiffRunError: the run fails, or nothing of it is compiled.
+        RunError: the run fails, or nothing of it is compiled.
         PrivateNameError: this torch's Inductor lacks a name that is needed.
     """
     import torch
@@ -307,7 +307,7 @@ def run_with_kernels(work: Work, one: Side, wanted: Wanted | None = None) -> Rec
             watch = _Watch(work.hashed, wanted or Wanted())
             with watch.entered():
                 found = run(work, one)
-    except DiffRunError as error:
+    except RunError as error:
         if error.recording is not None:
             error.recording.calls = watch.recording.calls
             error.recording.kept = watch.recording.kept
@@ -316,7 +316,7 @@ def run_with_kernels(work: Work, one: Side, wanted: Wanted | None = None) -> Rec
         torch.compiler.reset()
     found.calls, found.kept = watch.recording.calls, watch.recording.kept
     if not of_compiled(found):
-        raise DiffRunError(
+        raise RunError(
             f"Inductor compiled no graph in the run of {one.name!r}, so it has no kernels to see: "
             "Dynamo could capture nothing, or what it captured computes nothing. "
             "TORCH_LOGS=graph_breaks says why. Record an eager side."

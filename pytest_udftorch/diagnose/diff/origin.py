@@ -15,7 +15,7 @@ from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
-from pytest_udftorch.errors import DiffSideError, nearest
+from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped
 from pytest_udftorch.swap.observe.recording import effects, results
@@ -259,12 +259,12 @@ def first_origin(  # noqa: PLR0913
         seed: see there.
 
     Raises:
-        DiffSideError: there is no such kind, or nothing to run.
-        DiffRunError: the run fails.
+        DiagnosisError: there is no such kind, or nothing to run.
+        RunError: the run fails.
         UdfError: as from opening a session of the side's library.
     """
     if kind not in get_args(Special):
-        raise DiffSideError(
+        raise DiagnosisError(
             f"There is no origin of {kind!r}. {nearest(str(kind), get_args(Special))}"
         )
     one = side(on)

@@ -13,7 +13,7 @@ from pytest_udftorch.diagnose.runs.other_process import Subject, record_of, run_
 from pytest_udftorch.diagnose.runs.record_file import Record
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
-from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.swap.observe.digests import SHA1, XXH3, fastest
 from pytest_udftorch.swap.observe.recorder import Recording, Wanted
 
@@ -22,9 +22,9 @@ def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
     """Run a side here or in its own process, or read its record.
 
     Raises:
-        DiffRecordError: the record cannot be read, or was made with another seed or steps.
-        DiffSideError: as from :func:`run_elsewhere`.
-        DiffRunError: the run fails.
+        DiagnosisError: the record cannot be read, or was made with another seed or steps; as from
+            :func:`run_elsewhere`.
+        RunError: the run fails.
     """
     if one.record is not None:
         return _read(work, one)
@@ -48,12 +48,12 @@ def _read(work: Work, one: Side) -> Recording:
     for name, flag in (("seed", "--seed"), ("steps", "--steps"), ("train", "--train")):
         own, its = getattr(work, name), getattr(found, name)
         if own != its:
-            raise DiffRecordError(
+            raise DiagnosisError(
                 f"{one.name} was recorded with {name}={its}, and this comparison has {name}={own}. "
                 f"Give the same {flag} to both."
             )
     if work.hashed != found.recording.hashed:
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"{one.name} has digests of another kind ({found.recording.hashed}) than what it is "
             f"compared with ({work.hashed}), so nothing can be compared. Record it again, with the "
             "package xxhash installed if that is XXH3."
@@ -67,13 +67,13 @@ def digests_of(*sides: Side) -> str:
     A record has what it has. A process of another Python need not have the package xxhash.
 
     Raises:
-        DiffRecordError: a record cannot be read, or needs a package that is missing.
+        DiagnosisError: a record cannot be read, or needs a package that is missing.
     """
     for one in sides:
         if one.record is not None:
             found = record_file.load(one.record).recording.hashed
             if found == XXH3 != fastest() and any(s.record is None for s in sides):
-                raise DiffRecordError(
+                raise DiagnosisError(
                     f"{one.name} has XXH3 digests, which a run can have only with the package "
                     "xxhash. Install it: pip install xxhash."
                 )
@@ -82,7 +82,7 @@ def digests_of(*sides: Side) -> str:
 
 
 # Each option of a run is a parameter.
-def record(  # noqa: PLR0913
+def record_run(  # noqa: PLR0913
     folder: str | Path,
     model: Any = None,
     inputs: Any = (),
@@ -114,23 +114,22 @@ def record(  # noqa: PLR0913
         seed: see there.
 
     Raises:
-        DiffSideError: there is nothing to run, or the side cannot be recorded.
+        DiagnosisError: there is nothing to run, or the side cannot be recorded; the window is empty
+            or lies behind the run, or the folder cannot be written.
         PrivateNameError: the kernels of a compiled side cannot be watched in this torch.
-        DiffRunError: the run fails. What was recorded until then is kept in the folder, with the
+        RunError: the run fails. What was recorded until then is kept in the folder, with the
             reason.
-        DiffRecordError: the window is empty or lies behind the run, or the folder cannot be
-            written.
     """
     one = side(on)
     if one.record is not None:
-        raise DiffSideError(f"{one.name!r} is a record already. Record a side that runs.")
+        raise DiagnosisError(f"{one.name!r} is a record already. Record a side that runs.")
     if one.compiled:
         _check_compiled(one)
     if one.row is not None:
-        raise DiffSideError("A row alone cannot be recorded. Let the run make it.")
+        raise DiagnosisError("A row alone cannot be recorded. Let the run make it.")
     start, end = full or (0, 0)
     if full is not None and not 0 <= start < end:
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"The window {start}:{end} is empty. It names the first operator and the one behind "
             "the last, counted from 0: 100:120 are twenty."
         )
@@ -144,18 +143,18 @@ def record(  # noqa: PLR0913
             found = replace(run_elsewhere(work, one, wanted), side=one.name)
         else:
             found = record_of(work, one, execute(work, one, wanted))
-    except DiffRunError as error:
+    except RunError as error:
         part = error.recording
         if part is None or not part.calls:
             raise
         record_file.save(record_of(work, one, part), Path(folder))
-        said = DiffRunError(
+        said = RunError(
             f"{error}\nThe {len(part.calls):,} operators before are recorded in {folder}."
         )
         said.recording = part
         raise said from error
     if full is not None and not found.recording.kept:
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"The run has {len(found.recording.calls):,} operators, so the window {start}:{end} "
             "holds none."
         )
@@ -166,7 +165,7 @@ def record(  # noqa: PLR0913
 def _check_compiled(one: Side) -> None:
     """Refuse compiled sides whose kernels nothing sees."""
     if one.backend != "inductor":
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{one.name!r} is compiled by the backend {one.backend}, whose kernels are not seen. "
             "Record 'compiled' (Inductor) or an eager side."
         )

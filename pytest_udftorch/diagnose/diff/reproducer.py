@@ -10,7 +10,7 @@ from pytest_udftorch.base import whole_file
 from pytest_udftorch.diagnose.diff.result import Difference, Finding
 from pytest_udftorch.diagnose.runs.sides import SETTINGS, Side
 from pytest_udftorch.diagnose.runs.stored_values import FORMAT_OF_MEMORY, packed
-from pytest_udftorch.errors import DiffReproducerError
+from pytest_udftorch.errors import DiagnosisError
 from pytest_udftorch.swap.observe.recorder import Kept
 from pytest_udftorch.swap.observe.recording import effects
 
@@ -87,13 +87,13 @@ def save_reproducer(difference: Difference, folder: Path, which: int = 0) -> Pat
         The script. It ends with status 0 if the difference shows.
 
     Raises:
-        DiffReproducerError: that finding has no operator, a side cannot be written as code, or the
+        DiagnosisError: that finding has no operator, a side cannot be written as code, or the
             folder cannot be written.
     """
     import torch
 
     if which >= len(difference.findings) or difference.findings[which].kept is None:
-        raise DiffReproducerError(
+        raise DiagnosisError(
             "There is no operator to reproduce: "
             + ("the runs are equal." if difference.equal else "none was named with its values.")
         )
@@ -103,7 +103,7 @@ def save_reproducer(difference: Difference, folder: Path, which: int = 0) -> Pat
     assert other is not None
     assert difference.sides is not None
     if isinstance(one.operator, str):
-        raise DiffReproducerError(
+        raise DiagnosisError(
             f"{one.operator} is a kernel that Inductor generated in that run, so no script can "
             "call it alone. Compare the compiled side with an eager one, which names operators."
         )
@@ -114,7 +114,7 @@ def save_reproducer(difference: Difference, folder: Path, which: int = 0) -> Pat
         torch.save({"a": _values(one), "b": _values(other)}, folder / VALUES)
         whole_file.write(folder / SCRIPT, text)
     except OSError as error:
-        raise DiffReproducerError(
+        raise DiagnosisError(
             f"The reproducer cannot be written to {folder}: {error.strerror}. Name a folder that "
             "can be written."
         ) from error
@@ -152,7 +152,7 @@ def _script(found: Finding, kept: Kept, a: Side, b: Side) -> str:
 def _code(one: Side) -> str:
     """Return the body of the function that runs the operator as a side does."""
     if one.around is not None or one.run is not None or not isinstance(one.library, str | None):
-        raise DiffReproducerError(
+        raise DiagnosisError(
             f"{one.name!r} cannot be written as a script: it is made of objects of this process. "
             "Name the library by name or path, and use sides that are texts."
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pytest_udftorch.errors import CoverageError, DiffRunError
+from pytest_udftorch.errors import CoverageError, RunError
 from pytest_udftorch.swap.reach.coverage import training_step
 
 
@@ -26,18 +26,18 @@ def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
 
     Raises:
         CoverageError: there is no such function.
-        DiffRunError: there is no such script, or a function got arguments.
+        RunError: there is no such script, or a function got arguments.
     """
     path = Path(where)
     if path.suffix != ".py":
         if arguments:
-            raise DiffRunError(
+            raise RunError(
                 f"{where} is a function, which takes no arguments ({' '.join(arguments)}). Options "
                 "of udftorch stand before it."
             )
         return load_make(where)
     if not path.is_file():
-        raise DiffRunError(f"There is no script {path} to run.")
+        raise RunError(f"There is no script {path} to run.")
 
     def script() -> None:
         folder = str(path.resolve().parent)
@@ -50,7 +50,7 @@ def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
                 runpy.run_path(str(path), run_name="__main__")
             except SystemExit as end:
                 if end.code not in (None, 0):
-                    raise DiffRunError(f"{path} ended with {end.code!r}.") from end
+                    raise RunError(f"{path} ended with {end.code!r}.") from end
 
     return lambda: script
 

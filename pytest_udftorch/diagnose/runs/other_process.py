@@ -24,7 +24,7 @@ from pytest_udftorch.diagnose.runs.files import load
 from pytest_udftorch.diagnose.runs.record_file import Record
 from pytest_udftorch.diagnose.runs.sides import Side, described, side
 from pytest_udftorch.diagnose.runs.work import Work, run
-from pytest_udftorch.errors import DiffRunError, DiffSideError, UdfError
+from pytest_udftorch.errors import DiagnosisError, RunError, UdfError
 from pytest_udftorch.swap.native.machine import cpu_model
 from pytest_udftorch.swap.observe.recorder import Recording, Wanted
 
@@ -37,8 +37,8 @@ def run_elsewhere(work: Work, one: Side, wanted: Wanted | None = None) -> Record
     """Run a side in its own process and return what it recorded.
 
     Raises:
-        DiffSideError: what runs, or the side, is made of objects of this process.
-        DiffRunError: the run fails there.
+        DiagnosisError: what runs, or the side, is made of objects of this process.
+        RunError: the run fails there.
     """
     import torch
 
@@ -51,7 +51,7 @@ def run_elsewhere(work: Work, one: Side, wanted: Wanted | None = None) -> Record
             torch.save({at: list(values) for at, values in wanted.put.items()}, folder / _PUT)
         try:
             _start(one, folder)
-        except DiffRunError as error:
+        except RunError as error:
             if (folder / record_file.CALLS).is_file():
                 error.recording = record_file.load(folder, wanted.put).recording
             raise
@@ -61,17 +61,17 @@ def run_elsewhere(work: Work, one: Side, wanted: Wanted | None = None) -> Record
 def _order(work: Work, one: Side, wanted: Wanted) -> dict[str, Any]:
     name = one.name or described(one)
     if one.around is not None or one.run is not None or one.options:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{name!r} holds objects of this process, so it cannot run in another one. Name what "
             "it needs as a text."
         )
     if one.compiled:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{name!r} is compiled, and a side in another process is recorded, which compiled code "
             "cannot be. Compare eager sides, or run udftorch there."
         )
     if not isinstance(work.make, Subject) or work.loss is not None or work.optimizer is not None:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{name!r} runs in another process, which cannot get objects of this one. Give "
             "make='model.py:make' or a script, without loss= and optimizer=."
         )
@@ -137,12 +137,10 @@ def _start(one: Side, folder: Path) -> None:
     )
     error = folder / _ERROR
     if error.is_file():
-        raise DiffRunError(f"{one.name}: {error.read_text(encoding='utf-8')}")
+        raise RunError(f"{one.name}: {error.read_text(encoding='utf-8')}")
     if ended.returncode:
         last = "\n".join(ended.stderr.strip().splitlines()[-3:])
-        raise DiffRunError(
-            f"The process of {one.name!r} ended with status {ended.returncode}: {last}"
-        )
+        raise RunError(f"The process of {one.name!r} ended with status {ended.returncode}: {last}")
 
 
 # In the other process ----------------------------------------------------------------
@@ -172,7 +170,7 @@ def _recorded(order: dict[str, Any], folder: Path) -> Record:
     wanted = Wanted(frozenset(order["keep"]), put, order["stop"])
     try:
         return record_of(work, one, run(work, one, wanted))
-    except DiffRunError as error:
+    except RunError as error:
         if error.recording is not None and error.recording.calls:
             record_file.save(record_of(work, one, error.recording), folder)
         raise

@@ -39,7 +39,7 @@ from pytest_udftorch.base.plain_data import (
 from pytest_udftorch.base.plain_data import mapping as table
 from pytest_udftorch.base.plain_data import record as fields
 from pytest_udftorch.diagnose.runs.stored_values import packed, unpacked
-from pytest_udftorch.errors import DiffRecordError
+from pytest_udftorch.errors import DiagnosisError
 from pytest_udftorch.swap.observe.digests import (
     KINDS,
     SAMPLES,
@@ -163,7 +163,7 @@ def save(record: Record, folder: Path) -> None:
     """Write a record into a folder, which is made; a record that is there is replaced.
 
     Raises:
-        DiffRecordError: the folder cannot be written.
+        DiagnosisError: the folder cannot be written.
     """
     import torch
 
@@ -182,7 +182,7 @@ def save(record: Record, folder: Path) -> None:
         whole_file.write(folder / CALLS, document + "\n")
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter at a full disk
         why = getattr(error, "strerror", None) or str(error)
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"The record cannot be written to {folder}: {why}. Name a folder that can be written."
         ) from error
 
@@ -257,7 +257,7 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
         put: calls whose outputs were replaced after their values had been kept.
 
     Raises:
-        DiffRecordError: there is none, it is damaged, or of another format.
+        DiagnosisError: there is none, it is damaged, or of another format.
     """
     path = Path(folder) / CALLS
     try:
@@ -269,12 +269,12 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
         check_seal(data)
         record = _record(data)
     except OSError as error:
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"There is no recorded run in {folder}: {error.strerror}. Make one with `udftorch "
             f"record --out {folder} model.py:make`."
         ) from error
     except Malformed as error:
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"{path} is no recorded run of this version: {error}. Record the run again."
         ) from error
     if (Path(folder) / VALUES).exists():
@@ -340,7 +340,7 @@ def _kept(path: Path, recording: Recording, put: Collection[int]) -> dict[int, K
         return {at: _one_kept(at, one, recording, at in put) for at, one in data.items()}
     except Exception as error:  # torch.load raises many kinds
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DiffRecordError(
+        raise DiagnosisError(
             f"{path} does not hold the values of the calls beside it ({why}). Record the run again."
         ) from error
 

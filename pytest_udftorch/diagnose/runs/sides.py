@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import DiffSideError, nearest
+from pytest_udftorch.errors import DiagnosisError, nearest
 
 _DTYPES: Final = ("bfloat16", "float16", "float32", "float64")
 
@@ -145,14 +145,14 @@ def side(what: Side | str | Callable[[], Any]) -> Side:
     between. ``rec:FOLDER`` is a recorded run and stands alone.
 
     Raises:
-        DiffSideError: it means nothing.
+        DiagnosisError: it means nothing.
     """
     if isinstance(what, Side):
         return what if what.name else replace(what, name=described(what))
     if callable(what):
         return Side(name=getattr(what, "__name__", type(what).__name__), run=what)
     if not isinstance(what, str):
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{what!r} is no side. Give a text such as 'library=corem' or 'compiled', a Side, or "
             "a callable that is the run."
         )
@@ -173,14 +173,14 @@ def side(what: Side | str | Callable[[], Any]) -> Side:
 def _recorded(text: str) -> Side:
     folder = text.removeprefix(RECORDED)
     if not folder:
-        raise DiffSideError(f"{RECORDED} needs a folder that `udftorch record` made.")
+        raise DiagnosisError(f"{RECORDED} needs a folder that `udftorch record` made.")
     return Side(name=text, record=Path(folder))
 
 
 def _interpreter(path: str) -> Path:
     found = Path(path)
     if not (found.is_file() and os.access(found, os.X_OK)):
-        raise DiffSideError(
+        raise DiagnosisError(
             f"There is no Python at {path!r}. Name the interpreter of an environment that has "
             f"torch and NumPy, for instance {PYTHON}.venv/bin/python."
         )
@@ -190,7 +190,7 @@ def _interpreter(path: str) -> Path:
 
 def _word(text: str) -> Mapping[str, Any]:
     if text not in _WORDS:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"A side cannot be {text!r}. "
             + nearest(
                 text, [*_WORDS, *(f"{k}=..." for k in _KEYS), f"{RECORDED}...", f"{PYTHON}..."]
@@ -201,15 +201,15 @@ def _word(text: str) -> Mapping[str, Any]:
 
 def _field(key: str, value: str) -> Mapping[str, Any]:
     if key not in _KEYS or not value:
-        raise DiffSideError(f"A side cannot have {key!r}={value!r}. {nearest(key, _KEYS)}")
+        raise DiagnosisError(f"A side cannot have {key!r}={value!r}. {nearest(key, _KEYS)}")
     if key in ("threads", "row"):
         if not value.isdecimal() or (key == "threads" and int(value) < 1):
-            raise DiffSideError(f"{key}={value} has to be a number; {key}=1 is one.")
+            raise DiagnosisError(f"{key}={value} has to be a number; {key}=1 is one.")
         return {key: int(value)}
     if key in _CHOICES:
         words, what = _CHOICES[key]
         if value not in words:
-            raise DiffSideError(f"{key}={value} is {what}. {nearest(value, words)}")
+            raise DiagnosisError(f"{key}={value} is {what}. {nearest(value, words)}")
     if key == "functions":
         return {key: tuple(value.split("+"))}
     return {key: value}

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.diagnose.runs.sides import Side
-from pytest_udftorch.errors import DiffRunError, DiffSideError, UdfError
+from pytest_udftorch.errors import DiagnosisError, RunError, UdfError
 from pytest_udftorch.swap.observe.digests import fastest, note_of
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped, Wanted, recorder
@@ -50,7 +50,7 @@ def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
     """Return what makes a copy of a model and of its inputs, or of a callable's inputs.
 
     Raises:
-        DiffRunError: the model cannot be copied.
+        RunError: the model cannot be copied.
     """
     import torch
 
@@ -60,7 +60,7 @@ def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
         try:
             own = copy.deepcopy(model) if isinstance(model, torch.nn.Module) else model
         except Exception as error:
-            raise DiffRunError(
+            raise RunError(
                 f"The model {type(model).__name__} cannot be copied ({error}), so two runs cannot "
                 "begin from the same state. Give make=, a function that makes it anew."
             ) from error
@@ -75,14 +75,14 @@ def made_of(
     """Return what makes the run of a single side.
 
     Raises:
-        DiffSideError: there is nothing to run.
+        DiagnosisError: there is nothing to run.
     """
     if make is not None:
         return make
     if model is not None:
         return work_of(model, inputs)
     if one.run is None:
-        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
+        raise DiagnosisError("There is nothing to run. Give a model and its inputs, or make=.")
     return lambda: None
 
 
@@ -112,7 +112,7 @@ def run(
         mode_of: makes another mode than the recorder; it has a ``recording`` as well.
 
     Raises:
-        DiffRunError: the run fails; the cause is attached.
+        RunError: the run fails; the cause is attached.
         UdfError: as from opening a session.
     """
     where = Whereabouts()
@@ -139,7 +139,7 @@ def run(
         except Exception as error:
             what = f"failed{_done(recording)}: {type(error).__name__}: {error}"
             recording.failed = f"It {what}"
-            failure = DiffRunError(f"The run of {one.name!r} {what}")
+            failure = RunError(f"The run of {one.name!r} {what}")
             failure.recording = recording
             raise failure from error
         recording.result = {
@@ -216,14 +216,14 @@ def _prepared(work: Work, one: Side) -> Callable[[], dict[str, Any]]:
         inputs = inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
         return _of_model(work, one, *_converted(model, inputs, one))
     if not callable(made):
-        raise DiffRunError(
+        raise RunError(
             f"What makes the run returned {type(made).__name__}. It has to return a callable "
             "without parameters, or a model and its inputs."
         )
     unused = [n for n in ("dtype", "row") if getattr(one, n) is not None]
     unused += ["channels_last"] * one.channels_last
     if unused:
-        raise DiffSideError(
+        raise DiagnosisError(
             f"{one.name!r} needs a model and its inputs, for its {' and '.join(unused)}, and this "
             "run is a callable. Return them from the function, or do it in the callable."
         )

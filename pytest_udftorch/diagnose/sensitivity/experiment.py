@@ -16,7 +16,7 @@ from pytest_udftorch.diagnose.sensitivity.observation import Book, Watched, watc
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.diagnose.sensitivity.result import Digits, Sensitivity
 from pytest_udftorch.diagnose.sensitivity.seeds import stochastic
-from pytest_udftorch.errors import SensitivityError, nearest
+from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Whereabouts
 
 What = Literal["functions", "operators", "both"]
@@ -63,8 +63,8 @@ def significant_bits(  # noqa: PLR0913
         functions: which functions; by default all.
         operators: which operators, by name (``"mm"``, ``"aten::mm"``); by default all.
         samples: runs, 3 or more.
-        on: a side of :func:`pytest_udftorch.diagnose.side` that says how the runs are done, such as
-            ``"cuda"`` or ``"dtype=bfloat16"``; not compiled.
+        on: a :class:`pytest_udftorch.diagnose.Side`, or its text, that says how the runs are done,
+            such as ``"cuda"`` or ``"dtype=bfloat16"``; not compiled.
         make: instead of model and inputs; see :func:`pytest_udftorch.diagnose.first_difference`.
         train: whether loss, backward pass and optimizer follow; by default in training mode.
         steps: of training, or forward passes.
@@ -74,8 +74,8 @@ def significant_bits(  # noqa: PLR0913
         probability: with which the bits of one run are significant.
 
     Raises:
-        SensitivityError: an option means nothing, or nothing would be perturbed.
-        DiffSideError, DiffRunError: as from ``first_difference``.
+        DiagnosisError: an option means nothing, or nothing would be perturbed.
+        DiagnosisError, RunError: as from ``first_difference``.
         UdfError: as from opening a session.
     """
     _check(perturb, functions, operators, samples, probability)
@@ -83,7 +83,7 @@ def significant_bits(  # noqa: PLR0913
     if make is None and model is not None:
         make = work_of(model, inputs)
     if make is None:
-        raise SensitivityError("There is nothing to run. Give a model and its inputs, or make=.")
+        raise DiagnosisError("There is nothing to run. Give a model and its inputs, or make=.")
     work = Work(
         Subject(make) if isinstance(make, str) else make, seed, train, steps, loss, optimizer
     )
@@ -92,7 +92,7 @@ def significant_bits(  # noqa: PLR0913
     for _ in range(2):
         _sample(work, one, still, None)
     if not still.operators:
-        raise SensitivityError("The run calls no operator, so there is nothing to watch.")
+        raise DiagnosisError("The run calls no operator, so there is nothing to watch.")
     book, changed = Book(), 0
     for number in range(1, samples + 1):
         own, perturbation = one, None
@@ -103,7 +103,7 @@ def significant_bits(  # noqa: PLR0913
         _sample(work, own, book, perturbation)
         changed += 0 if perturbation is None else perturbation.changed
     if names is not None and perturb == "operators" and not changed:
-        raise SensitivityError(
+        raise DiagnosisError(
             f"The run calls none of {', '.join(sorted(names))}, or none whose results can change, "
             "so nothing was perturbed. Name operators that it calls, such as "
             f"{_base(still.operators[-1].name)}."
@@ -119,32 +119,32 @@ def _check(
     probability: float,
 ) -> None:
     if perturb not in get_args(What):
-        raise SensitivityError(f"perturb={perturb!r}: {nearest(perturb, get_args(What))}")
+        raise DiagnosisError(f"perturb={perturb!r}: {nearest(perturb, get_args(What))}")
     if samples < FEWEST:
-        raise SensitivityError(
+        raise DiagnosisError(
             f"samples={samples} say nothing about a spread. Give {FEWEST} or more; {SAMPLES} is "
             "the default."
         )
     if not 0.5 <= probability < 1:
-        raise SensitivityError(f"probability={probability} does not lie in [0.5, 1).")
+        raise DiagnosisError(f"probability={probability} does not lie in [0.5, 1).")
     for given, word in ((functions, "functions"), (operators, "operators")):
         if given is not None and perturb not in (word, "both"):
-            raise SensitivityError(
+            raise DiagnosisError(
                 f"{word} are named, but perturb={perturb!r} leaves them alone. Leave out one."
             )
         if isinstance(given, str) or (given is not None and not given):
-            raise SensitivityError(f"{word}={given!r} is no sequence of names. Give ('exp',).")
+            raise DiagnosisError(f"{word}={given!r} is no sequence of names. Give ('exp',).")
 
 
 def _steady(one: Side, perturb: str) -> Side:
     """Refuse sides whose operators nobody sees, or which have functions of their own."""
     if one.compiled or one.elsewhere or one.record is not None or one.row is not None:
-        raise SensitivityError(
+        raise DiagnosisError(
             f"{one.name!r} cannot be watched: perturbed runs are eager, of whole batches, and in "
             "this process. Compiled code keeps the results that it was compiled with."
         )
     if perturb != "operators" and (one.library is not None or one.around is not None):
-        raise SensitivityError(
+        raise DiagnosisError(
             f"{one.name!r} has a library or a context of its own, and the library 'stochastic' "
             "would take its place. Use perturb='operators', or leave it out."
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_udftorch.errors import SensitivityError
+from pytest_udftorch.errors import DiagnosisError
 
 if TYPE_CHECKING:
     from pytest_udftorch.swap.session.session import Session
@@ -39,16 +39,16 @@ def stochastic(
         library: one whose build has the variable ``udf_stochastic_seed``.
 
     Raises:
-        SensitivityError: the seed is out of range, the library takes none, or another of these
+        DiagnosisError: the seed is out of range, the library takes none, or another of these
             sessions is open.
         UdfError: as from opening a session.
     """
     from pytest_udftorch.swap.session.session import patched
 
     if not 0 <= seed < 2**32:
-        raise SensitivityError(f"seed={seed} is out of range. Give 0 to 2^32 - 1.")
+        raise DiagnosisError(f"seed={seed} is out of range. Give 0 to 2^32 - 1.")
     if _open:
-        raise SensitivityError(
+        raise DiagnosisError(
             f"A stochastic session with seed {_open[0]} is open. Close it first: the process has "
             "one seed."
         )
@@ -70,7 +70,7 @@ def _variable(session: Session) -> Any:
     if session.build is not None:
         with contextlib.suppress(ValueError, AttributeError, TypeError):
             return ctypes.c_uint32.in_dll(session.build.load(), _SEED)
-    raise SensitivityError(
+    raise DiagnosisError(
         f"UDF library {session.library.name!r} takes no seed: its build has no variable {_SEED}. "
         "Use 'stochastic', or define the variable as udfs/stochastic/stochastic.h does."
     )

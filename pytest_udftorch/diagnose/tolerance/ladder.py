@@ -21,7 +21,7 @@ from pytest_udftorch.diagnose.tolerance.cost import costs
 from pytest_udftorch.diagnose.tolerance.result import Need, Tolerance
 from pytest_udftorch.diagnose.tolerance.search import Search
 from pytest_udftorch.diagnose.tolerance.trials import Metric, Trials, measured, metric_of, near
-from pytest_udftorch.errors import ToleranceError
+from pytest_udftorch.errors import DiagnosisError
 from pytest_udftorch.swap.library.description import find_library
 
 #: 24 bits, which are correctly rounded, down to 8.
@@ -66,19 +66,19 @@ def cheapest_libraries(  # noqa: PLR0913
         resume: go on with the journal.
 
     Raises:
-        ToleranceError: an option means nothing, the metric gives no number or is not repeatable,
+        DiagnosisError: an option means nothing, the metric gives no number or is not repeatable,
             no function of the ladder is evaluated, or the journal cannot be used.
         UdfError: as from building the libraries and opening sessions.
     """
     names = _functions(ladder, functions)
     if not within >= 0 or math.isinf(within):
-        raise ToleranceError(f"within={within} is no bound. Give 0 or more.")
+        raise DiagnosisError(f"within={within} is no bound. Give 0 or more.")
     if cost not in ("time", "rank"):
-        raise ToleranceError(f"cost={cost!r} is neither 'time' nor 'rank'.")
+        raise DiagnosisError(f"cost={cost!r} is neither 'time' nor 'rank'.")
     if workers < 0:
-        raise ToleranceError(f"workers={workers} is no number of processes. Give 0 or more.")
+        raise DiagnosisError(f"workers={workers} is no number of processes. Give 0 or more.")
     if (workers or scheduler) and not isinstance(metric, str):
-        raise ToleranceError(
+        raise DiagnosisError(
             "Other processes need the metric by name, such as 'model.py:metric'. Give it so, or "
             "leave out workers and scheduler."
         )
@@ -122,14 +122,14 @@ def cheapest_libraries(  # noqa: PLR0913
 def _functions(ladder: Sequence[str], functions: Sequence[str] | None) -> tuple[str, ...]:
     """Return the functions that every library of the ladder has."""
     if isinstance(ladder, str) or len(ladder) < 2 or len(set(ladder)) < len(ladder):
-        raise ToleranceError(
+        raise DiagnosisError(
             f"ladder={ladder!r} is no ladder. Name two libraries or more, each once, the most "
             "exact first."
         )
     found = [find_library(name) for name in ladder]
     for one in found:
         if one.stock:
-            raise ToleranceError(
+            raise DiagnosisError(
                 f"{one.name!r} has no functions of its own whose time could be measured. Begin "
                 "the ladder with corem."
             )
@@ -139,7 +139,7 @@ def _functions(ladder: Sequence[str], functions: Sequence[str] | None) -> tuple[
         for one in found:
             one.select((name,))
     if not wanted:
-        raise ToleranceError(f"The libraries {', '.join(ladder)} have no function in common.")
+        raise DiagnosisError(f"The libraries {', '.join(ladder)} have no function in common.")
     return tuple(wanted)
 
 
@@ -153,7 +153,7 @@ def _counts(
         with counting(names) as found:
             measured(metric_of(metric), seed)
     if not found:
-        raise ToleranceError(
+        raise DiagnosisError(
             f"The metric evaluates none of {', '.join(names)}, so there is nothing to choose. "
             "Only operators on the CPU in this thread are seen, and none in compiled code."
         )
@@ -168,12 +168,12 @@ def _counts(
 
 def _check_repeatable(first: float, second: float) -> None:
     if math.isnan(first):
-        raise ToleranceError(
+        raise DiagnosisError(
             "The metric is NaN under the most exact library, so no bound holds. Look for the first "
             "NaN with `udftorch diff --origin nan`."
         )
     if first != second:
-        raise ToleranceError(
+        raise DiagnosisError(
             f"The metric is not repeatable: {first!r}, then {second!r} from the same seed. What it "
             "draws has to come from torch's generator, and what it trains from a fresh copy."
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.diagnose.runs.switch import Assignment, Site, assigned
-from pytest_udftorch.errors import ToleranceError, UdfError
+from pytest_udftorch.errors import DiagnosisError, UdfError
 
 _OTHER: Final = (
     "{path} belongs to another search. Name another journal, or leave out --resume and remove it."
@@ -45,7 +45,7 @@ def measured(metric: Metric, seed: int) -> float:
     """Call a metric with seeded generators.
 
     Raises:
-        ToleranceError: it fails, or does not give one number.
+        DiagnosisError: it fails, or does not give one number.
     """
     import torch
 
@@ -56,7 +56,7 @@ def measured(metric: Metric, seed: int) -> float:
     except UdfError:
         raise
     except Exception as error:
-        raise ToleranceError(
+        raise DiagnosisError(
             f"The metric failed: {type(error).__name__}: {error}. It has to be a function without "
             "parameters that returns a number."
         ) from error

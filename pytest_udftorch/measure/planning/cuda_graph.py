@@ -11,11 +11,8 @@ import torch
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import convert, tensors_in
-from pytest_udftorch.measure.planning.executor import (
-    CapturedShapeError,
-    ExecutorUnavailableError,
-    Run,
-)
+from pytest_udftorch.errors import ExecutorError, ExecutorUnavailableError
+from pytest_udftorch.measure.planning.executor import Run
 from pytest_udftorch.measure.timing.timers import untyped
 
 __all__ = ["capture"]
@@ -29,7 +26,7 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _WARMUP) -> Run:
 
     The callable copies its arguments into the graph's own inputs, except those that are the
     graph's own inputs (``.inputs`` of the callable), and returns the graph's own outputs,
-    which the next replay overwrites. It raises :class:`CapturedShapeError` for arguments of
+    which the next replay overwrites. It raises :class:`ExecutorError` for arguments of
     other shapes or dtypes.
 
     All memory that the graph uses lives as long as the callable: its inputs, what ``run`` owns,
@@ -79,7 +76,7 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _WARMUP) -> Run:
                 continue
             # A copy would broadcast and convert without a word.
             if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-                raise CapturedShapeError(
+                raise ExecutorError(
                     f"The graph was captured for {mine.dtype}{list(mine.shape)} and is given "
                     f"{theirs.dtype}{list(theirs.shape)}. Capture one for these inputs too, or "
                     "use an executor without cudagraph."

@@ -15,28 +15,12 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base.trees import tensors_in
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import ExecutorUnavailableError
 
 Run: TypeAlias = Callable[..., Any]
 MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
 
 FLOATS: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
-
-
-class UnknownExecutorError(UdfError):
-    """No executor, or no variation, has the given name."""
-
-
-class CapturedShapeError(UdfError):
-    """A graph or a package was made for inputs of other shapes or dtypes."""
-
-
-class LostBranchError(UdfError):
-    """A trace would keep one branch of control flow that depends on a tensor."""
-
-
-class ExecutorUnavailableError(UdfError):
-    """An executor does not serve this device, dtype or torch build."""
 
 
 @dataclass(frozen=True)

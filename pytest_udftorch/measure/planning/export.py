@@ -15,12 +15,8 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.measure.planning.executor import (
-    CapturedShapeError,
-    ExecutorUnavailableError,
-    Run,
-    quiet,
-)
+from pytest_udftorch.errors import ExecutorError, ExecutorUnavailableError
+from pytest_udftorch.measure.planning.executor import Run, quiet
 
 pytree: Any = compat.pytree()
 
@@ -85,14 +81,14 @@ class Exported:
     def callable(self, flat: Flat) -> Run:
         """Return the compiled function with the signature and the results of the model.
 
-        It raises :class:`CapturedShapeError` for inputs of other shapes, dtypes or values.
+        It raises :class:`ExecutorError` for inputs of other shapes, dtypes or values.
         """
 
         def run(*arguments: Any) -> Any:
             leaves = pytree.tree_leaves(arguments)
             kinds = [_kind(leaf) for leaf in leaves]
             if kinds != self.made_for:
-                raise CapturedShapeError(
+                raise ExecutorError(
                     f"The program was compiled for {', '.join(map(str, self.made_for))}, but the "
                     f"inputs are {', '.join(map(str, kinds))}. Compile one for these inputs too, "
                     "or use another executor."

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import UntraceableModelError
 from pytest_udftorch.measure.planning.cuda_graph import capture
 from pytest_udftorch.measure.timing.timers import cuda_event, untyped
 
@@ -34,10 +34,6 @@ MAX_STREAMS: Final = 4
 #: Calls that are captured together when a site is timed, and replays; the fastest replay counts.
 _CALLS: Final = 10
 _REPLAYS: Final = 7
-
-
-class UntraceableModelError(UdfError):
-    """``torch.fx`` cannot trace the model: hooks, or control flow that depends on the data."""
 
 
 def _in_steps(

@@ -17,8 +17,9 @@ from torch import fx, nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import tensors_in
-from pytest_udftorch.measure.planning.executor import CapturedShapeError, quiet
-from pytest_udftorch.measure.planning.fusion import UntraceableModelError, refuse_hooks, trace
+from pytest_udftorch.errors import ExecutorError, UntraceableModelError
+from pytest_udftorch.measure.planning.executor import quiet
+from pytest_udftorch.measure.planning.fusion import refuse_hooks, trace
 
 pytree: Any = compat.pytree()
 
@@ -42,12 +43,12 @@ class Exported:
         """Return the leaves of the model's inputs.
 
         Raises:
-            CapturedShapeError: the graph was made for others.
+            ExecutorError: the graph was made for others.
         """
         leaves, structure = pytree.tree_flatten(inputs)
         found = tuple(map(_described, leaves))
         if structure != self.takes or found != self.given:
-            raise CapturedShapeError(
+            raise ExecutorError(
                 f"The units of this plan were exported for {', '.join(map(str, self.given))} and "
                 f"are given {', '.join(map(str, found))}. Make a plan for these inputs too."
             )

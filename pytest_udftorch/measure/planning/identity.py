@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import tensors_in
-from pytest_udftorch.measure.planning.fusion import UntraceableModelError
+from pytest_udftorch.errors import UntraceableModelError
 from pytest_udftorch.measure.planning.segments import Units
 from pytest_udftorch.swap.native.machine import cpu_model
 

@@ -27,11 +27,17 @@ from pytest_udftorch.base.plain_data import shown
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.base.units import time_text
-from pytest_udftorch.errors import UdfError, nearest
-from pytest_udftorch.measure.planning.executor import Executor, ExecutorUnavailableError
+from pytest_udftorch.errors import (
+    DisagreementError,
+    ExecutorError,
+    ExecutorUnavailableError,
+    MeasureError,
+    nearest,
+)
+from pytest_udftorch.measure.planning.executor import Executor
 from pytest_udftorch.measure.planning.executors import resolve
 from pytest_udftorch.measure.timing.device import describe_device
-from pytest_udftorch.measure.timing.layers import PairInputError, compiled_part, positional
+from pytest_udftorch.measure.timing.layers import compiled_part, positional
 from pytest_udftorch.measure.timing.timers import (
     Comparison,
     Interruptible,
@@ -52,18 +58,6 @@ RECOMPILE_LIMIT: Final = 256
 #: Whole numbers in Python can be larger than any float.
 _MOST: Final = sys.float_info.max
 _ANY: Final = math.inf
-
-
-class NoReferenceError(UdfError):
-    """The model does not run in float64, so there is nothing to judge its forms by."""
-
-
-class DisagreementError(UdfError):
-    """A member's result is farther from the reference than allowed."""
-
-
-class MemberFailedError(UdfError):
-    """The member that was asked for could not be made, or does not exist."""
 
 
 @dataclass(repr=False)
@@ -130,7 +124,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
     """Return the results of the first calls of a float64 copy of the model on float64 inputs.
 
     Raises:
-        NoReferenceError: the copy fails, for instance because the model names a dtype.
+        ExecutorError: the copy fails, for instance because the model names a dtype.
     """
     try:
         with torch.no_grad():
@@ -138,7 +132,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
             given = copies(_double(inputs))
             return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
-        raise NoReferenceError(
+        raise ExecutorError(
             "Forms of a model are judged by its result in float64, and this model fails in "
             f"float64: {_reason(error)}. Let tensors made in forward() take dtype and device from "
             "the inputs."
@@ -213,13 +207,13 @@ class ModelPair(Result, Interruptible):
         """Return a member's callable.
 
         Raises:
-            MemberFailedError: there is no such member, or it failed; the message says why.
+            ExecutorError: there is no such member, or it failed; the message says why.
         """
         if name not in self.members:
-            raise MemberFailedError(f"{name!r} is not in this pair. {nearest(name, self.members)}")
+            raise ExecutorError(f"{name!r} is not in this pair. {nearest(name, self.members)}")
         member = self.members[name]
         if member.call is None:
-            raise MemberFailedError(f"{name} failed in its {member.stage}: {member.error}")
+            raise ExecutorError(f"{name} failed in its {member.stage}: {member.error}")
         return member.call
 
     @property
@@ -303,7 +297,7 @@ class ModelPair(Result, Interruptible):
             options: as for :func:`~pytest_udftorch.measure.sync_timer`.
 
         Raises:
-            TimerOptionError: an unknown option, or options that make no measurement.
+            MeasureError: an unknown option, or options that make no measurement.
         """
         timer = SyncTimer(self.device, **options)
         calls = {name: functools.partial(self[name], *self.inputs) for name in self.working}
@@ -318,10 +312,10 @@ class ModelPair(Result, Interruptible):
         is None if the measurement does not find ``name`` faster: it then never pays.
 
         Raises:
-            MemberFailedError: not measured, or a member failed.
+            ExecutorError: not measured, or a member failed.
         """
         if self.timing is None:
-            raise MemberFailedError("Nothing has been timed yet. Call measure() first.")
+            raise ExecutorError("Nothing has been timed yet. Call measure() first.")
         self[name], self[over]
         if name == over or self.timing.verdict(name, over) != "faster":
             return None
@@ -385,7 +379,7 @@ def judge_call(model: nn.Module, inputs: tuple[Any, ...], call: Callable[..., An
     """Return why a call is no form of the model on these inputs, by a pair's measure; or "".
 
     Raises:
-        NoReferenceError: the model fails in float64.
+        ExecutorError: the model fails in float64.
         Exception: whatever the call raises.
     """
     with torch.no_grad():
@@ -420,12 +414,12 @@ def copied(model: nn.Module) -> nn.Module:
     """Return a copy of the model.
 
     Raises:
-        PairInputError: it cannot be copied.
+        MeasureError: it cannot be copied.
     """
     try:
         return copy.deepcopy(model)
     except Exception as error:
-        raise PairInputError(
+        raise MeasureError(
             f"The model cannot be copied, and each of its forms needs a copy: {_reason(error)}. "
             "Keep locks, generators and open files out of it; after torch.nn.utils.weight_norm "
             "call it under no_grad, or use torch.nn.utils.parametrizations.weight_norm."
@@ -455,17 +449,17 @@ def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     """Return the device that model and inputs lie on.
 
     Raises:
-        PairInputError: they make no pair; the message says why.
+        MeasureError: they make no pair; the message says why.
     """
     copied(model)
     compiled = compiled_part(model)
     if compiled is not None:
-        raise PairInputError(
+        raise MeasureError(
             f"{compiled} is compiled already, so compiling cannot be compared with anything. "
             "Give the model that torch.compile was given, or one made without model.compile()."
         )
     if model.training:
-        raise PairInputError(
+        raise MeasureError(
             "The model is in training mode: dropout and batch statistics would make its forms "
             "differ by chance. Call model.eval()."
         )
@@ -473,7 +467,7 @@ def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     devices = {t.device for t in (*model.parameters(), *model.buffers(), *tensors)}
     if not tensors or len(devices) != 1:
         where = ", ".join(sorted(map(str, devices))) or "nowhere"
-        raise PairInputError(
+        raise MeasureError(
             f"Model and inputs lie on: {where}. Give at least one tensor, and move model and "
             "inputs to one device."
         )
@@ -550,17 +544,15 @@ def model_pair(
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent; the text can be a skip's reason.
-        PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
+        MeasureError: no module, training mode, tensors on several devices, a dict of keywords,
             random numbers in forward(), a part that is compiled already or cannot be copied,
             two executors of one name, or a tolerance below 0.
-        UnknownExecutorError: no such executor.
-        MemberFailedError: the eager model itself fails.
-        NoReferenceError: the model fails in float64.
+        ExecutorError: no such executor; the eager model itself fails; the model fails in float64.
         KeyboardInterrupt: on Ctrl-C before the eager model and its reference were made.
     """
     arguments = positional(model, inputs)
     if not (isinstance(tolerance, int | float) and (0 <= tolerance <= _MOST or tolerance == _ANY)):
-        raise PairInputError(
+        raise MeasureError(
             f"tolerance={shown(tolerance)}: give a number of at least 0. It says how many times "
             "the eager result's distance a member may have."
         )
@@ -604,7 +596,7 @@ def _resolved(executors: str | Executor | Sequence[str | Executor]) -> list[Exec
     names = [e.name for e in chosen]
     for name in names:
         if names.count(name) > 1:
-            raise PairInputError(
+            raise MeasureError(
                 f"Two executors are named {name!r}, and one would hide the other. Rename one."
             )
     return chosen
@@ -615,11 +607,11 @@ def _check_eager(
 ) -> None:
     """Check that the model runs, and that it left the state of the generators as it was."""
     if member.error is not None:
-        raise MemberFailedError(
+        raise ExecutorError(
             f"The model itself fails on these inputs, under no_grad: {member.error}"
         )
     if not all(map(torch.equal, before, after)):
-        raise PairInputError(
+        raise MeasureError(
             "The model draws random numbers in forward(), so its forms would differ by chance. "
             "Give it the noise as an input, or a constant."
         )

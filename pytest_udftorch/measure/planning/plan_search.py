@@ -22,9 +22,8 @@ from torch import nn
 
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PlanError, UntraceableModelError
 from pytest_udftorch.measure.planning import executors as registry
-from pytest_udftorch.measure.planning.fusion import UntraceableModelError
 from pytest_udftorch.measure.planning.identity import describe_input, device_name, fingerprint, home
 from pytest_udftorch.measure.planning.pairs import check_inputs, copied, copies, on_device
 from pytest_udftorch.measure.planning.plans import StoredPlan
@@ -33,10 +32,6 @@ from pytest_udftorch.measure.planning.segment_times import SegmentBench, without
 from pytest_udftorch.measure.planning.segments import Units
 from pytest_udftorch.measure.timing.layers import positional
 from pytest_udftorch.measure.timing.timers import require_device
-
-
-class PlanInputsError(UdfError):
-    """A plan from a file is applied without inputs, which the file does not hold."""
 
 
 def _time_of(item: tuple[str, Any]) -> float:
@@ -113,12 +108,11 @@ class Plan(Result):
                 for; by default those that it was made with.
 
         Raises:
-            PlanMismatchError: the plan was made for another model, device or torch version, or
-                for other shapes.
-            PlanInputsError: no inputs, and the plan was read from a file.
+            PlanError: the plan was made for another model, device or torch version, or for other
+                shapes; no inputs, and the plan was read from a file.
         """
         if inputs is None and self.inputs is None:
-            raise PlanInputsError(
+            raise PlanError(
                 "A plan's file holds no inputs. Give some of the shapes that it was made for: "
                 f"plan.apply(model, inputs) with {', '.join(self.stored.inputs)}."
             )
@@ -199,11 +193,10 @@ def oracle(  # noqa: PLR0913
         choices, the regret against the bound, and the fresh measurement.
 
     Raises:
-        OracleOptionError: too few runs for a verdict, no unit, no call expected, executors with
+        PlanError: too few runs for a verdict, no unit, no call expected, executors with
             cudagraph, or an error budget that no executor stays within.
         JournalError: the journal's folder is missing, or the file is something else.
-        DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
-            UnknownExecutorError: as from ``model_pair``.
+        DeviceMissingError, MeasureError, ExecutorError: as from ``model_pair``.
     """
     # The other parameters are the fields of the options, name by name.
     given = locals()

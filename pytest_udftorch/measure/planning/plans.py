@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PlanError
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
 Choice: TypeAlias = tuple[int, int, str]
@@ -42,14 +42,6 @@ _PLAN: Final = shapes.record(
     {"report": shapes.of(dict)},
     closed=True,
 )
-
-
-class PlanFileError(UdfError):
-    """The file holds no plan of a version that this package reads, or cannot be written."""
-
-
-class PlanMismatchError(UdfError):
-    """The plan was made for another model, other inputs, another device or torch version."""
 
 
 def _units(costs: Costs) -> int:
@@ -242,14 +234,14 @@ class StoredPlan:
         """Check that the plan fits.
 
         Raises:
-            PlanMismatchError: names what differs.
+            PlanError: names what differs.
         """
         here = {"device": device, "torch": torch, "inputs": list(inputs), "model": model}
         for name, found in here.items():
             made = getattr(self, name)
             made = list(made) if isinstance(made, tuple) else made
             if made != found:
-                raise PlanMismatchError(
+                raise PlanError(
                     f"The plan was made for {name} {made}, but here it is {found}. Times do not "
                     "carry over: make a new plan with oracle(...)."
                 )
@@ -262,12 +254,12 @@ class StoredPlan:
         """Write the plan as JSON; the file appears whole, or stays as it was.
 
         Raises:
-            PlanFileError: the file cannot be written.
+            PlanError: the file cannot be written.
         """
         try:
             whole_file.write(path, json.dumps(self.content(), indent=1) + "\n")
         except OSError as error:
-            raise PlanFileError(
+            raise PlanError(
                 f"{path} cannot be written ({error.strerror}). The plan is not lost: give "
                 "plan.save() a file in a folder that exists and may be written to."
             ) from error
@@ -277,18 +269,18 @@ class StoredPlan:
         """Read a plan.
 
         Raises:
-            PlanFileError: the file holds no plan, or one of another version of this package.
+            PlanError: the file holds no plan, or one of another version of this package.
         """
         try:
             # Reports hold the infinite times of segments that failed.
             content = shapes.parse_json(shapes.read_file(Path(path)), finite=False)
             version = content.pop("udftorch_plan")
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-            raise PlanFileError(
+            raise PlanError(
                 f"{path} holds no plan ({type(error).__name__}). plan.save() writes plans."
             ) from error
         if type(version) is not int or version != FORMAT:
-            raise PlanFileError(
+            raise PlanError(
                 f"{path} is a plan of format {shapes.shown(version)}, but this package reads "
                 f"{FORMAT}. Make a new plan with oracle(...)."
             )
@@ -307,5 +299,5 @@ class StoredPlan:
                     raise shapes.Malformed("its segments or cuts are not in order")
             shapes.check_seal({"udftorch_plan": version, **whole})
         except shapes.Malformed as error:
-            raise PlanFileError(f"{path} is a damaged plan: {error}. Make a new one.") from error
+            raise PlanError(f"{path} is a damaged plan: {error}. Make a new one.") from error
         return cls(segments=segments, bounds=bounds, inputs=inputs, **content)

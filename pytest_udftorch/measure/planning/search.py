@@ -21,10 +21,9 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base.trees import convert
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PlanError, UntraceableModelError
 from pytest_udftorch.measure.planning import executors as registry
 from pytest_udftorch.measure.planning import plans, roofline
-from pytest_udftorch.measure.planning.fusion import UntraceableModelError
 from pytest_udftorch.measure.planning.identity import (
     describe_input,
     device_name,
@@ -75,10 +74,6 @@ MOST_SEGMENTS: Final = 8
 Guard = Callable[[], AbstractContextManager[Any]]
 
 
-class OracleOptionError(UdfError):
-    """The options make no plan."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class OracleOptions:
     """The options of ``oracle``, which describes them."""
@@ -110,35 +105,35 @@ class OracleOptions:
         """Check the options; ``names`` are the executors of segments.
 
         Raises:
-            OracleOptionError: says which option makes no plan.
-            UnknownExecutorError: no such executor.
+            PlanError: says which option makes no plan.
+            ExecutorError: no such executor.
         """
         for name in (*names, *(self.rivals() or ())):
             if not isinstance(name, str):
-                raise OracleOptionError(
+                raise PlanError(
                     f"{name!r} is not a name, and a plan keeps its executors by name. Add yours "
                     "with executors.register(...) and give the name."
                 )
             registry.resolve(name)
         whole = all(isinstance(n, int) for n in (self.runs, self.rounds, self.max_units))
         if not isinstance(self.max_seconds, int | float) or not self.max_seconds >= 0:
-            raise OracleOptionError(f"max_seconds={self.max_seconds}: give seconds, 0 or more.")
+            raise PlanError(f"max_seconds={self.max_seconds}: give seconds, 0 or more.")
         wrong_ulp = self.max_ulp is not None and self.max_ulp < 0
         if not whole or self.rounds < 1 or not self.budget > 0 or wrong_ulp:
-            raise OracleOptionError(
+            raise PlanError(
                 f"runs={self.runs}, rounds={self.rounds}, max_units={self.max_units}, "
                 f"budget={self.budget}, max_ulp={self.max_ulp}: give whole numbers of runs, rounds "
                 "and units, at least one round, and a positive error budget."
             )
         graphs = any("cudagraph" in name for name in names)
         if self.runs < FEWEST_RUNS or self.max_units < 1 or graphs:
-            raise OracleOptionError(
+            raise PlanError(
                 f"runs={self.runs}, max_units={self.max_units}, executors={list(names)}: a verdict "
                 f"needs {FEWEST_RUNS} runs, a plan needs one unit, and CUDA graphs are added by "
                 "the oracle."
             )
         if not self.expected_calls > 0:
-            raise OracleOptionError(
+            raise PlanError(
                 f"expected_calls={self.expected_calls}: the expected calls share the cost of "
                 "compiling. Give a positive number, or leave it out to count compiling as free."
             )
@@ -315,7 +310,7 @@ class Search:
             found = member.accuracy
             why = member.error if found is None else found.problem or f"{found.worst_ulp} ULP"
             reasons.append(f"{name}: {why}")
-        raise OracleOptionError(
+        raise PlanError(
             "No executor stays within the error budget, not even eager. Give a larger max_ulp, or "
             f"mend the model where it is not a matter of rounding: {', '.join(reasons)}"
         )

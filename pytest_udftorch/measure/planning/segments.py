@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PlanError
 from pytest_udftorch.measure.planning.graph_capture import capture_graph, clone
 
 #: Operators of an exported graph that a unit may begin with. At least one of the first lies
@@ -34,10 +34,6 @@ _PRODUCTS: Final = frozenset(
 _OTHER_BEGINNINGS: Final = frozenset(
     {"aten.cat", "aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d"}
 )
-
-
-class SegmentError(UdfError):
-    """The model does not contain the segment that was asked for."""
 
 
 class Units:
@@ -181,10 +177,10 @@ class Units:
         """Return units ``first`` to ``stop - 1`` as one module that shares the parameters.
 
         Raises:
-            SegmentError: there are no such units.
+            PlanError: there are no such units.
         """
         if not 0 <= first < stop <= len(self):
-            raise SegmentError(f"units {first} to {stop} of {len(self)}: give 0 <= first < stop.")
+            raise PlanError(f"units {first} to {stop} of {len(self)}: give 0 <= first < stop.")
         nodes = self.body[self.bounds[first] : self.bounds[stop]]
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}

@@ -659,7 +659,7 @@ def by_size(
         A callable of the model's arguments. It runs without gradients.
 
     Raises:
-        UnknownExecutorError: no such executor.
+        ExecutorError: no such executor.
     """
     path = None if statistics is None else Path(statistics)
     if path is not None and not path.parent.is_dir():

@@ -22,7 +22,7 @@ from torch import fx
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.plain_data import shown
-from pytest_udftorch.errors import PackageMissingError, RewriteError, RuleError, nearest
+from pytest_udftorch.errors import PackageMissingError, RewriteError, nearest
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.bindings import by_bindings
 from pytest_udftorch.measure.rewrite.check import why_wrong
@@ -224,7 +224,7 @@ class _Rewritten:
             # which would be timed too.
             with compat.no_modes(), torch.no_grad(), noted_warnings(report.notes):
                 run = self._rewritten(inputs, report)
-        except (PackageMissingError, RewriteError, RuleError):
+        except (PackageMissingError, RewriteError):
             raise
         except Exception as error:
             first = (str(error).strip() or "no message").splitlines()[0][:200]

@@ -19,7 +19,7 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
     """Return the machine, the versions and the flags that change speed, as a JSON object.
 
     Raises:
-        DeviceMissingError, UnknownDeviceError: see ``timers.require_device``.
+        DeviceMissingError, MeasureError: see ``timers.require_device``.
     """
     import torch
 

@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import MeasureError
 from pytest_udftorch.measure.timing.statistics import Interval, bootstrap, median, ratio
 from pytest_udftorch.measure.timing.timers import (
     Comparison,
@@ -55,14 +55,6 @@ _UNWATCHED: Final = (torch.jit.ScriptModule, parametrize.ParametrizationList)
 
 #: Why hooks see nothing inside a compiled module.
 _COMPILED: Final = "a region of torch.compile"
-
-
-class PairInputError(UdfError):
-    """The model cannot run on the inputs, or not in several forms; says what to give."""
-
-
-class NoLayerError(UdfError):
-    """The model calls no layer that a hook could see."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +266,7 @@ def _find(model: nn.Module, inputs: tuple[Any, ...]) -> _Found:
             label = name if count == 1 else f"{name}#{count}"
             called.append(Layer(label, type(leaves[name]).__name__, _opaque(leaves[name])))
     if not called:
-        raise NoLayerError(
+        raise MeasureError(
             f"{type(model).__name__} called no module within it that a hook could watch, so there "
             "is no layer to time. Time it end to end with sync_timer."
         )
@@ -332,23 +324,23 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
     """Return the positional arguments; a tensor alone is the only one.
 
     Raises:
-        PairInputError: the model is not a module, or the inputs are not a sequence of arguments.
+        MeasureError: the model is not a module, or the inputs are not a sequence of arguments.
     """
     if not isinstance(model, nn.Module):
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise PairInputError(
+        raise MeasureError(
             f"The model is {found} {getattr(model, '__name__', '')}".rstrip()
             + ", not an nn.Module. Give an instance; a function needs a module that calls it."
         )
     if isinstance(inputs, Mapping):
-        raise PairInputError(
+        raise MeasureError(
             "inputs is a dict, but must be the positional arguments of the model. For a model "
             "that takes a dict give (inputs,); one that takes keywords needs a wrapper."
         )
     if isinstance(inputs, torch.Tensor):
         return (inputs,)
     if isinstance(inputs, str) or not isinstance(inputs, Iterable):
-        raise PairInputError(
+        raise MeasureError(
             f"inputs is of type {type(inputs).__name__}. Give a tensor, or a tuple of the model's "
             "positional arguments."
         )
@@ -402,7 +394,7 @@ def find_layers(model: nn.Module, inputs: Inputs) -> tuple[list[Layer], list[str
     """Run ``model(*inputs)`` once; return its layers in call order, and notes.
 
     Raises:
-        NoLayerError: no module was called that a hook can watch.
+        MeasureError: no module was called that a hook can watch.
     """
     found = _find(model, positional(model, inputs))
     return found.called, found.notes
@@ -469,9 +461,8 @@ def layer_times(
     On Ctrl-C the complete runs are returned, with a note.
 
     Raises:
-        PairInputError: the model is not a module, or the inputs are not arguments.
-        TimerOptionError: the options make no measurement.
-        NoLayerError: see :func:`find_layers`; or another pass called other layers.
+        MeasureError: the model is not a module, or the inputs are not arguments; the options make
+            no measurement; see :func:`find_layers`; or another pass called other layers.
         KeyboardInterrupt: on Ctrl-C before the first run was complete.
     """
     inputs = positional(model, inputs)
@@ -513,8 +504,8 @@ def layer_times(
     return LayerReport("layer timing", rows, _joined(whole), tuple(notes), stopped)
 
 
-def _other_path() -> NoLayerError:
-    return NoLayerError(
+def _other_path() -> MeasureError:
+    return MeasureError(
         "The model called different layers in different forward passes. Time it end to end, or "
         "give inputs that take one path."
     )
@@ -628,7 +619,7 @@ def layer_subtraction(
         progress: as in :class:`~pytest_udftorch.measure.SyncTimer`.
 
     Raises:
-        NoLayerError: see :func:`find_layers`; or another pass did not reach a layer.
+        MeasureError: see :func:`find_layers`; or another pass did not reach a layer.
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)
@@ -682,7 +673,7 @@ def layer_profile(
     replayed CUDA graph belong to no layer; profile the model that was captured.
 
     Raises:
-        NoLayerError: see :func:`find_layers`.
+        MeasureError: see :func:`find_layers`.
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)

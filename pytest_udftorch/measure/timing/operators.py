@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from pytest_udftorch.base.result import Result, Shown
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import MeasureError, nearest
 from pytest_udftorch.measure.timing.timers import sync_timer
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -30,10 +30,6 @@ COREM: Final = "corem"
 
 #: Elements of an operator's input: 64 KiB of float32, which stay in a core's second cache.
 ELEMENTS: Final = 16384
-
-
-class OperatorBenchError(UdfError):
-    """There is nothing to time, or too little of it."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +146,17 @@ def functions_of(library: UdfLibrary, asked: Sequence[str]) -> list[str]:
     """Return the functions to time.
 
     Raises:
-        OperatorBenchError: the library has none of float32, or not what was asked for.
+        MeasureError: the library has none of float32, or not what was asked for.
     """
     known = [n for n, dtype in library.functions if dtype == "float32" and n in FUNCTIONS]
     for name in asked:
         if name not in known:
-            raise OperatorBenchError(
+            raise MeasureError(
                 f"UDF library {library.name!r} has no float32 {name!r} to time. "
                 f"{nearest(name, known)}"
             )
     if not known:
-        raise OperatorBenchError(
+        raise MeasureError(
             f"UDF library {library.name!r} has no float32 function, so there is nothing to time "
             "against the stock functions. Name a library of your own, or corem."
         )
@@ -199,11 +195,11 @@ def time_operator(
         progress: called after each turn of all.
 
     Raises:
-        OperatorBenchError: fewer than four turns, which have no quartiles, or nothing to time.
+        MeasureError: fewer than four turns, which have no quartiles, or nothing to time.
         The errors of ``find_library`` and of a session.
     """
     if runs < 4 or min(rounds, elements, threads) < 1:
-        raise OperatorBenchError(
+        raise MeasureError(
             f"runs={runs}, rounds={rounds}, elements={elements}, threads={threads}: quartiles need "
             "four runs, of at least one round, one element and one thread each."
         )

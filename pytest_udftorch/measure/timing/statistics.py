@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import MeasureError
 
 Verdict: TypeAlias = Literal["faster", "slower", "within noise", "too few runs"]
 
@@ -27,10 +27,6 @@ FEWEST_RUNS: Final = 6
 
 #: Resamples of a bootstrap; the 2.5 % quantile then rests on 25 of them.
 RESAMPLES: Final = 1000
-
-
-class SampleError(UdfError):
-    """No statistic can be taken of these numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +46,10 @@ def median(values: Sequence[float]) -> float:
     """Return the median.
 
     Raises:
-        SampleError: no values.
+        MeasureError: no values.
     """
     if not values:
-        raise SampleError("There is nothing to take the median of. Measure at least one run.")
+        raise MeasureError("There is nothing to take the median of. Measure at least one run.")
     return float(statistics.median(values))
 
 
@@ -78,7 +74,7 @@ def bootstrap(
         seed: of the resampling, so that a report can be drawn again from stored runs.
 
     Raises:
-        SampleError: no values.
+        MeasureError: no values.
     """
     point = statistic(values)
     rng = random.Random(seed)
@@ -90,7 +86,7 @@ def bootstrap(
 
 def _paired(a: Sequence[float], b: Sequence[float]) -> None:
     if len(a) != len(b):
-        raise SampleError(
+        raise MeasureError(
             f"{len(a)} runs cannot be paired with {len(b)}: both must come from one "
             "interleaved measurement. Measure the two together."
         )
@@ -100,11 +96,11 @@ def ratio(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> Interval:
     """Return the median of a/b over paired runs, with its interval.
 
     Raises:
-        SampleError: the numbers of runs differ or are 0, or ``b`` contains a zero.
+        MeasureError: the numbers of runs differ or are 0, or ``b`` contains a zero.
     """
     _paired(a, b)
     if any(y == 0 for y in b):
-        raise SampleError("A run took 0 ns: the clock is too coarse. Time more rounds at once.")
+        raise MeasureError("A run took 0 ns: the clock is too coarse. Time more rounds at once.")
     return bootstrap([x / y for x, y in zip(a, b, strict=True)], seed=seed)
 
 

@@ -30,7 +30,7 @@ import torch
 
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import DeviceMissingError, MeasureError, nearest
 from pytest_udftorch.measure.timing.gpu_state import GpuState, read_gpu_state
 from pytest_udftorch.measure.timing.statistics import (
     FEWEST_RUNS,
@@ -50,34 +50,18 @@ Progress = Callable[[int, int, str], None]
 NOISE_SIGMAS: Final = 3.0
 
 
-class DeviceMissingError(UdfError):
-    """This machine, or this torch build, does not have the device that was asked for."""
-
-
-class UnknownDeviceError(UdfError):
-    """No device has the name, or the device cannot be timed."""
-
-
-class TimerOptionError(UdfError):
-    """The options of a timer make no measurement."""
-
-
-class NoContenderError(UdfError):
-    """There is nothing to time, or the contender that was asked for was not timed."""
-
-
 def require_device(device: str | torch.device) -> torch.device:
     """Return the device.
 
     Raises:
         DeviceMissingError: no such device here; the message serves as the reason of a skip.
-        UnknownDeviceError: no device has that name, or it cannot be timed.
+        MeasureError: no device has that name, or it cannot be timed.
     """
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
         why = str(error).strip().partition("\n")[0].rstrip(".")
-        raise UnknownDeviceError(f"{device!r} is not a device: {why}. Use cpu or cuda.") from error
+        raise MeasureError(f"{device!r} is not a device: {why}. Use cpu or cuda.") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         build = torch.version.cuda
         why = f"torch sees no GPU (built for CUDA {build})" if build else "torch is a CPU build"
@@ -88,7 +72,7 @@ def require_device(device: str | torch.device) -> torch.device:
         count = torch.cuda.device_count()
         raise DeviceMissingError(f"{found} was asked for, but the number of GPUs is {count}.")
     if found.type not in ("cpu", "cuda"):
-        raise UnknownDeviceError(f"{found.type} cannot be timed. Use cpu or cuda.")
+        raise MeasureError(f"{found.type} cannot be timed. Use cpu or cuda.")
     return found
 
 
@@ -231,10 +215,10 @@ class Comparison(Result, Interruptible):
         """Return one contender's timing.
 
         Raises:
-            NoContenderError: no such contender.
+            MeasureError: no such contender.
         """
         if name not in self.timings:
-            raise NoContenderError(f"{name!r} was not timed. {nearest(name, self.timings)}")
+            raise MeasureError(f"{name!r} was not timed. {nearest(name, self.timings)}")
         return self.timings[name]
 
     @property
@@ -304,14 +288,14 @@ def _no_collection(device: torch.device) -> Iterator[None]:
 def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """Return what is shuffled: the groups, and each other name as a group of one."""
     if any(isinstance(group, str) for group in together):
-        raise NoContenderError(
+        raise MeasureError(
             "together takes groups of names, but one of its items is a name. Give together="
             '[("a", "b")], even for one group.'
         )
     alone = dict.fromkeys(names)
     for name in itertools.chain.from_iterable(together):
         if name not in alone:
-            raise NoContenderError(
+            raise MeasureError(
                 f"together names {name!r}, which is not a contender or appears twice. Name "
                 "contenders, each at most once."
             )
@@ -368,11 +352,11 @@ def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
     """Check that the numbers make a measurement.
 
     Raises:
-        TimerOptionError: a number is not whole, runs or rounds are below 1, or warmup below 0.
+        MeasureError: a number is not whole, runs or rounds are below 1, or warmup below 0.
     """
     whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
     if not whole or runs < 1 or rounds < 1 or warmup < 0:
-        raise TimerOptionError(
+        raise MeasureError(
             f"runs={runs}, rounds={rounds}, warmup={warmup}: give whole numbers, and at least one "
             f"run of one round. A verdict needs {FEWEST_RUNS} runs."
         )
@@ -410,17 +394,17 @@ class TimerOptions:
     def __post_init__(self) -> None:
         check_counts(self.runs, self.rounds, self.warmup)
         if self.seconds is not None and not self.seconds > 0:
-            raise TimerOptionError(
+            raise MeasureError(
                 f"seconds={self.seconds}: give the seconds after which no run is begun, above 0."
             )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the options of these names, or raise TimerOptionError."""
+        """Return the options of these names, or raise MeasureError."""
         known = [option.name for option in fields(cls)]
         for name in sorted(options):
             if name not in known:
-                raise TimerOptionError(f"sync_timer has no option {name!r}. {nearest(name, known)}")
+                raise MeasureError(f"sync_timer has no option {name!r}. {nearest(name, known)}")
         return cls(**options)
 
     def kept(self) -> dict[str, Any]:
@@ -437,8 +421,8 @@ class SyncTimer:
         options: those of :class:`TimerOptions`, by name.
 
     Raises:
-        DeviceMissingError, UnknownDeviceError: see :func:`require_device`.
-        TimerOptionError: an unknown option, or options that make no measurement.
+        DeviceMissingError, MeasureError: see :func:`require_device`.
+        MeasureError: an unknown option, or options that make no measurement.
     """
 
     def __init__(self, device: str | torch.device = "cpu", **options: Any) -> None:
@@ -448,7 +432,7 @@ class SyncTimer:
         if not self.options.flush_l2:
             return
         if not self._on_cuda:
-            raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
+            raise MeasureError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
         size = torch.cuda.get_device_properties(self.device).L2_cache_size
         # Filling this must also last longer than a slow launch, or the launch is not hidden.
         self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
@@ -513,7 +497,7 @@ class SyncTimer:
                 falls on all of them.
 
         Raises:
-            NoContenderError: there is no contender, one cannot be called, or ``together`` names
+            MeasureError: there is no contender, one cannot be called, or ``together`` names
                 something else, names one twice, or holds names instead of groups.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
@@ -581,9 +565,9 @@ class SyncTimer:
 def _checked(contenders: Mapping[str, Call]) -> dict[str, Call]:
     """Return the contenders and the empty call."""
     if not contenders:
-        raise NoContenderError("There is nothing to time. Give at least one callable.")
+        raise MeasureError("There is nothing to time. Give at least one callable.")
     if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
-        raise NoContenderError(
+        raise MeasureError(
             "A contender is called without arguments and reported by its name. Give "
             "{name: callable}; give time() one callable, such as lambda: model(x)."
         )

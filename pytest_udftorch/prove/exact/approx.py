@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_udftorch.prove.exact.formats import Encodings, Format, MismatchError, decode, encodings
-from pytest_udftorch.prove.exact.rounding import NothingToCheckError, apart, message, ulp_distance
+from pytest_udftorch.errors import CheckError
+from pytest_udftorch.prove.exact.formats import Encodings, Format, decode, encodings
+from pytest_udftorch.prove.exact.rounding import apart, message, ulp_distance
 
 
 class Approx:
@@ -31,14 +32,13 @@ class Approx:
         """Return why ``got`` is too far, line by line; nothing if it is near enough.
 
         Raises:
-            MismatchError: dtype or shape differs.
-            NothingToCheckError: nothing to compare.
-            UnsupportedDtypeError: the dtype is not a floating-point format.
+            CheckError: dtype or shape differs; nothing to compare; the dtype is not a
+                floating-point format.
         """
         __tracebackhide__ = True  # pytest shows the line of the test
         distance = ulp_distance(got, self.expected)
         if distance.size == 0:
-            raise NothingToCheckError("Both arrays are empty, so the check could not fail.")
+            raise CheckError("Both arrays are empty, so the check could not fail.")
         if int(distance.max()) <= self.ulp:
             return []
         (first, fmt), (second, _) = encodings(got), encodings(self.expected)
@@ -60,7 +60,7 @@ class Approx:
             return []
         exact = np.asarray(getattr(self.truth, "numpy", lambda: self.truth)(), np.float64)
         if exact.shape != got.shape:
-            raise MismatchError(
+            raise CheckError(
                 f"truth has the shape {list(exact.shape)} and the result {list(got.shape)}. Both "
                 "need the same."
             )
@@ -96,13 +96,13 @@ def approx(expected: object, *, ulp: int = 1, truth: object | None = None) -> An
 
     Returns:
         An object whose ``==`` takes a tensor or array of the same dtype and shape and returns a
-        bool, and raises MismatchError for another dtype or shape.
+        bool, and raises CheckError for another dtype or shape.
 
     Raises:
-        NothingToCheckError: ``ulp`` is not an integer from 0.
+        CheckError: ``ulp`` is not an integer from 0.
     """
     if isinstance(ulp, bool) or not isinstance(ulp, (int, np.integer)) or ulp < 0:
-        raise NothingToCheckError(
+        raise CheckError(
             f"ulp={ulp!r} is not a number of steps. Give an integer from 0, which asks for equal "
             "values."
         )

@@ -13,17 +13,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import CheckError
 
 Encodings: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
-
-
-class UnsupportedDtypeError(UdfError):
-    """An array's dtype is not a binary floating-point format of this module."""
-
-
-class MismatchError(UdfError):
-    """Arrays differ in shape or dtype, or the number of arguments is wrong."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def encodings(values: object) -> tuple[Encodings, Format]:
             float64, float16 or bfloat16 (a tensor, or NumPy with ml_dtypes).
 
     Raises:
-        UnsupportedDtypeError: any other dtype.
+        CheckError: any other dtype.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
@@ -116,8 +108,8 @@ def encodings(values: object) -> tuple[Encodings, Format]:
     return array.view(fmt.dtype), fmt
 
 
-def _unsupported(name: str) -> UnsupportedDtypeError:
-    return UnsupportedDtypeError(
+def _unsupported(name: str) -> CheckError:
+    return CheckError(
         f"dtype {name} is not a floating-point format that has ULPs here. Convert the values to "
         f"one of {', '.join(FORMATS)}."
     )
@@ -138,7 +130,7 @@ def encode(values: npt.ArrayLike, fmt: Format) -> Encodings:
     NaNs become canonical.
 
     Raises:
-        MismatchError: a value that the format cannot hold; nothing is ever rounded here.
+        CheckError: a value that the format cannot hold; nothing is ever rounded here.
     """
     exact = np.asarray(values, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -149,7 +141,7 @@ def encode(values: npt.ArrayLike, fmt: Format) -> Encodings:
             out = exact.astype(fmt.name).view(fmt.dtype)
     nan = np.isnan(exact)
     if not np.array_equal(decode(out, fmt)[~nan], exact[~nan]):
-        raise MismatchError(f"A value to encode is not a {fmt.name} number. Round it first.")
+        raise CheckError(f"A value to encode is not a {fmt.name} number. Round it first.")
     return np.where(nan, fmt.dtype.type(fmt.nan), out)
 
 

@@ -23,12 +23,16 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import (
+    CheckError,
+    PackageMissingError,
+    UnknownFunctionError,
+    nearest,
+)
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import (
     Encodings,
     Format,
-    MismatchError,
     canonical,
     decode,
     describe,
@@ -36,7 +40,7 @@ from pytest_udftorch.prove.exact.formats import (
     encodings,
     is_nan,
 )
-from pytest_udftorch.prove.exact.ziv import OracleMissingError, mpmath_rounded
+from pytest_udftorch.prove.exact.ziv import mpmath_rounded
 from pytest_udftorch.swap.library.symbols import COMPOSITES, KNOWN
 
 Oracle: TypeAlias = Literal["mpfr", "mpmath"]
@@ -45,19 +49,11 @@ Oracle: TypeAlias = Literal["mpfr", "mpmath"]
 GUARD_BITS: Final = 100
 
 
-class NothingToCheckError(UdfError):
-    """An assertion got no elements, so it could not fail."""
-
-
-class UnknownOracleFunctionError(UdfError):
-    """No oracle knows the function."""
-
-
 def _pair(a: object, b: object, what: str) -> tuple[Encodings, Encodings, Format]:
     first, fmt = encodings(a)
     second, other = encodings(b)
     if fmt is not other or first.shape != second.shape:
-        raise MismatchError(
+        raise CheckError(
             f"{what}: {other.name}{list(second.shape)} does not correspond to "
             f"{fmt.name}{list(first.shape)}. Both need the same dtype and shape."
         )
@@ -78,8 +74,7 @@ def ulp_distance(a: object, b: object) -> npt.NDArray[np.uint64]:
         uint64 array of that shape; 2**64 - 1 where exactly one of the two is a NaN.
 
     Raises:
-        MismatchError: different dtypes or shapes.
-        UnsupportedDtypeError: the dtype is not a floating-point format.
+        CheckError: different dtypes or shapes; the dtype is not a floating-point format.
     """
     first, second, fmt = _pair(a, b, "ulp_distance")
     return _distance(first, second, fmt)
@@ -103,7 +98,7 @@ def _gmpy2() -> Any:
     try:
         import gmpy2
     except ImportError as error:
-        raise OracleMissingError(
+        raise PackageMissingError(
             "The MPFR oracle needs gmpy2, which is not installed: pip install gmpy2."
         ) from error
     return gmpy2
@@ -174,13 +169,13 @@ def _composite_rounded(function: str, args: Encodings, fmt: Format, narrow: Any)
 def _arguments(inputs: object, function: str) -> tuple[list[Encodings], Format]:
     """Return flat encodings of each argument; check arity, dtypes and shapes."""
     if function not in KNOWN:
-        raise UnknownOracleFunctionError(
+        raise UnknownFunctionError(
             f"No oracle for the function {function!r}. {nearest(function, KNOWN)}"
         )
     arity = KNOWN[function].arity
     given = list(inputs) if isinstance(inputs, tuple) else [inputs]
     if len(given) != arity:
-        raise MismatchError(
+        raise CheckError(
             f"{function} takes {arity} argument{'s' * (arity > 1)}, {len(given)} given. "
             "Give the arguments of a bivariate function as a tuple of two arrays."
         )
@@ -205,9 +200,9 @@ def correctly_rounded(inputs: object, *, function: str, oracle: Oracle = "mpfr")
         Unsigned integers of the format's width in the shape of the inputs; NaNs canonical.
 
     Raises:
-        UnknownOracleFunctionError: no oracle for ``function``.
-        MismatchError: wrong number of arguments, or different dtypes or shapes.
-        OracleMissingError: gmpy2 or mpmath is not installed.
+        UnknownFunctionError: no oracle for ``function``.
+        CheckError: wrong number of arguments, or different dtypes or shapes.
+        PackageMissingError: gmpy2 or mpmath is not installed.
     """
     flat, fmt = _arguments(inputs, function)
     first = inputs[0] if isinstance(inputs, tuple) else inputs
@@ -235,7 +230,7 @@ def _results(got: object, flat: Sequence[Encodings], fmt: Format, function: str)
     """Return the encodings of results that correspond to the inputs ``flat``."""
     outputs, out_fmt = encodings(got)
     if out_fmt is not fmt or outputs.size != flat[0].size:
-        raise MismatchError(
+        raise CheckError(
             f"{function}: {outputs.size} results of dtype {out_fmt.name} for {flat[0].size} "
             f"inputs of dtype {fmt.name}. Results and inputs must correspond one to one."
         )
@@ -290,7 +285,7 @@ def _evaluate(
 ) -> tuple[Encodings, list[Encodings], Format, tuple[int, ...]]:
     flat, fmt = _arguments(inputs, function)
     if flat[0].size == 0:
-        raise NothingToCheckError(
+        raise CheckError(
             f"{function}: the inputs are empty, so the check could not fail. Give at least one."
         )
     result = fn_or_outputs
@@ -340,7 +335,7 @@ def assert_correctly_rounded(
 
     Raises:
         AssertionError: shows how many are wrong and the worst one in hex.
-        NothingToCheckError: no inputs.
+        CheckError: no inputs.
         The errors of ``correctly_rounded``.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
@@ -375,12 +370,12 @@ def assert_ulp(
 
     Raises:
         AssertionError: shows how many are beyond the bound and the worst one in hex.
-        NothingToCheckError: no inputs, or a bound that is not a positive number.
+        CheckError: no inputs, or a bound that is not a positive number.
         The errors of ``correctly_rounded``.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     if not max_ulp > 0:
-        raise NothingToCheckError(
+        raise CheckError(
             f"max_ulp={max_ulp!r} bounds nothing. Give a positive number of ULPs; 0.5 is the "
             "best possible."
         )
@@ -411,13 +406,12 @@ def assert_bitwise_same(got: object, want: object, *, any_nan: bool = False) -> 
 
     Raises:
         AssertionError: shows how many differ and the pair farthest apart in hex.
-        MismatchError: different dtypes or shapes.
-        NothingToCheckError: nothing to compare.
+        CheckError: different dtypes or shapes; nothing to compare.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     first, second, fmt = _pair(got, want, "assert_bitwise_same")
     if first.size == 0:
-        raise NothingToCheckError("Both arrays are empty, so the check could not fail.")
+        raise CheckError("Both arrays are empty, so the check could not fail.")
     a, b = first.reshape(-1), second.reshape(-1)
     (differ,) = np.nonzero(canonical(a, fmt) != canonical(b, fmt) if any_nan else a != b)
     if differ.size == 0:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import LibraryError
 from pytest_udftorch.prove.exact.formats import FORMATS, encode
 from pytest_udftorch.prove.exact.rounding import correctly_rounded
 
@@ -38,10 +38,6 @@ NEIGHBOURS: Final = 32
 _HARD_LINE = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,8})")
 
 
-class HardCasesError(UdfError):
-    """A file of hard-to-round cases cannot be read."""
-
-
 def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
     """Read float32 encodings in hex, one input a line; ``#`` starts a comment.
 
@@ -53,12 +49,12 @@ def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
         uint32 array, of shape (cases,) for one argument and (cases, arity) for more.
 
     Raises:
-        HardCasesError: there is no such file, a line is not an encoding, or there is no case.
+        LibraryError: there is no such file, a line is not an encoding, or there is no case.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise HardCasesError(f"Cannot read the hard cases in {path}: {error}") from error
+        raise LibraryError(f"Cannot read the hard cases in {path}: {error}") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
@@ -66,13 +62,13 @@ def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
             continue
         matches = [_HARD_LINE.fullmatch(word) for word in words]
         if len(words) != arity or not all(matches):
-            raise HardCasesError(
+            raise LibraryError(
                 f"{path}:{number}: {line.strip()!r} is not {arity} float32 "
                 f"encoding{'s' * (arity > 1)} in hex, such as {' '.join(['3f800001'] * arity)}."
             )
         rows.append([int(m[1], 16) for m in matches if m])
     if not rows:
-        raise HardCasesError(f"{path} holds no case. Fill it or remove it from udf.toml.")
+        raise LibraryError(f"{path} holds no case. Fill it or remove it from udf.toml.")
     cases = np.array(rows, dtype=np.uint32)
     return cases[:, 0] if arity == 1 else cases
 
@@ -186,7 +182,7 @@ def _near_integers(scale: Fraction) -> set[int]:
 # Samples -----------------------------------------------------------------------------
 
 
-def sample(
+def sample_inputs(
     function: str,
     count: int,
     *,
@@ -295,7 +291,7 @@ def hard_cases(path: Path) -> SearchStrategy[np.float32]:
     return near([int(case) for case in read_hard_cases(path)])
 
 
-def structured() -> SearchStrategy[np.float32]:
+def few_significand_bits() -> SearchStrategy[np.float32]:
     """Draw significands with few bits set, any sign and exponent: exact and half-way cases."""
     from hypothesis import strategies as st
 
@@ -310,7 +306,11 @@ def float32_inputs(function: str, hard: Path | None = None) -> SearchStrategy[np
     """Join all strategies of this module that suit ``function``."""
     from hypothesis import strategies as st
 
-    parts: list[SearchStrategy[Any]] = [by_encoding(), near_thresholds(function), structured()]
+    parts: list[SearchStrategy[Any]] = [
+        by_encoding(),
+        near_thresholds(function),
+        few_significand_bits(),
+    ]
     if function in ("sin", "cos", "tan"):
         parts.append(near_half_pi())
     if hard is not None:

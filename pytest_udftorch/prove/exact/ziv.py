@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import CheckError, PackageMissingError
 from pytest_udftorch.prove.exact import composites
 from pytest_udftorch.prove.exact.formats import Encodings, Format, decode, encode
 from pytest_udftorch.swap.library.symbols import COMPOSITES
@@ -25,20 +25,12 @@ from pytest_udftorch.swap.library.symbols import COMPOSITES
 MAX_PRECISION: Final = 20000
 
 
-class OracleMissingError(UdfError):
-    """The Python package behind an oracle is not installed."""
-
-
-class UndecidedError(UdfError):
-    """The loop reached its highest precision without a decision."""
-
-
 @functools.cache
 def _mp_context() -> Any:
     try:
         import mpmath
     except ImportError as error:
-        raise OracleMissingError(
+        raise PackageMissingError(
             "The mpmath oracle needs mpmath, which is not installed: pip install mpmath."
         ) from error
     return mpmath.MPContext()
@@ -261,7 +253,7 @@ def _mpmath_scalar(function: str, args: tuple[float, ...], fmt: Format) -> int:
         if high == low + 1 and _is_tie(function, args, _midpoint_above(low, fmt)):
             return sign | (high if low & 1 else low)
         precision *= 2
-    raise UndecidedError(
+    raise CheckError(
         f"{function}{args}: {MAX_PRECISION} bits do not decide the rounding to {fmt.name}. "
         "Either this is a tie that the oracle does not know, or mpmath returned a wrong "
         "value; report it."
@@ -272,8 +264,8 @@ def mpmath_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Enc
     """Return the correctly rounded results of flat encodings; NaNs canonical.
 
     Raises:
-        OracleMissingError: mpmath is not installed.
-        UndecidedError: the highest precision does not decide.
+        PackageMissingError: mpmath is not installed.
+        CheckError: the highest precision does not decide.
     """
     rows = zip(*(decode(a, fmt).tolist() for a in args), strict=True)
     return np.array([_mpmath_scalar(function, row, fmt) for row in rows], dtype=fmt.dtype)

@@ -202,8 +202,8 @@ def _mpfr_ulp(kept: Kept, value: Any, truth: Any, a: Any, b: Any) -> float | Non
     """Return the worst error in ULPs by MPFR where the sides differ; None if MPFR cannot say."""
     import torch
 
+    from pytest_udftorch.errors import PackageMissingError
     from pytest_udftorch.prove.exact.rounding import ulp_error
-    from pytest_udftorch.prove.exact.ziv import OracleMissingError
     from pytest_udftorch.swap.library.symbols import FUNCTIONS
 
     name = name_of(kept.operator).removesuffix("_")
@@ -221,7 +221,7 @@ def _mpfr_ulp(kept: Kept, value: Any, truth: Any, a: Any, b: Any) -> float | Non
     got = value.cpu().reshape(-1)[apart]
     try:
         errors = ulp_error(got, inputs if arity > 1 else inputs[0], function=name)
-    except (OracleMissingError, TypeError):
+    except (PackageMissingError, TypeError):
         return None
     return float(errors.max())
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.swap.library.symbols import KNOWN
 
 #: Names of the stock functions in PyTorch's wheel, and the forms that each has.
@@ -26,10 +26,6 @@ STOCK: Final = {
 }
 OPERATOR: Final = "operator"
 SIXTEEN_BITS: Final = ("bfloat16", "float16")
-
-
-class UnknownFormError(UdfError):
-    """The library has no such form of the function, or this CPU cannot run it."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +84,11 @@ def chosen_form(form: str | None, possible: Sequence[str], default: str, what: s
     """Return a form or its default.
 
     Raises:
-        UnknownFormError: ``what`` does not have it.
+        VerifyError: ``what`` does not have it.
     """
     chosen = form or default
     if chosen not in possible:
-        raise UnknownFormError(
+        raise VerifyError(
             f"{what} has no form {chosen!r}. It has: {', '.join(possible) or 'none'}."
         )
     return chosen

@@ -13,14 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pytest_udftorch.errors import UnknownFunctionError, nearest
-from pytest_udftorch.prove.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    STOCK,
-    Candidate,
-    UnknownFormError,
-)
+from pytest_udftorch.errors import UnknownFunctionError, VerifyError, nearest
+from pytest_udftorch.prove.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, Candidate
 from pytest_udftorch.prove.verify.torch_candidate import operator_candidate, shipped_candidate
 from pytest_udftorch.prove.verify.udf_candidate import udf_candidate
 from pytest_udftorch.swap.library.description import find_library
@@ -76,14 +70,14 @@ def find_candidate(library: str, function: str, request: Request = DEFAULTS) -> 
 
     Raises:
         UnknownFunctionError: no such function, or the library does not have it.
-        UnknownFormError: the library has no such form.
+        VerifyError: the library has no such form.
         The errors of ``find_library`` and ``build_library``.
     """
     if function not in KNOWN:
         raise UnknownFunctionError(f"Unknown function {function!r}. {nearest(function, KNOWN)}")
     dtype, form = request.dtype, request.form
     if dtype not in ("float32", *SIXTEEN_BITS):
-        raise UnknownFormError(
+        raise VerifyError(
             f"dtype {dtype!r} cannot be verified over all its encodings. Choose float32, "
             f"{' or '.join(SIXTEEN_BITS)}; for float64 use the assertions of "
             "pytest_udftorch.prove on a sample."

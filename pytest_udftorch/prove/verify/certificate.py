@@ -29,7 +29,6 @@ from typing import Any, Final, cast
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.result import Result, Shown
-from pytest_udftorch.errors import UdfError
 from pytest_udftorch.prove.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 #: How a certificate says what it is.
@@ -73,30 +72,6 @@ _TALLY: Final = shapes.record(
     },
     closed=True,
 )
-
-
-class CertificateError(UdfError):
-    """A certificate cannot be read or written."""
-
-
-class CertificateTruncatedError(CertificateError):
-    """The file ends too early or is not JSON."""
-
-
-class CertificateEditedError(CertificateError):
-    """The file's contents contradict the digests in it."""
-
-
-class CertificateMismatchError(CertificateError):
-    """Certificates of different functions, sources or builds cannot be merged."""
-
-
-class CertificateCompleteError(CertificateError):
-    """Part of the inputs would replace a complete certificate."""
-
-
-class CertificateExportError(CertificateError):
-    """A certificate does not prove what an export of it would state."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
+from pytest_udftorch.errors import CertificateError
 from pytest_udftorch.prove.verify.certificate import (
     EXAMPLE,
     FORMAT,
@@ -21,9 +22,6 @@ from pytest_udftorch.prove.verify.certificate import (
     SHA256,
     SUBJECT,
     Certificate,
-    CertificateEditedError,
-    CertificateError,
-    CertificateTruncatedError,
     Run,
     Tally,
     bin_edges,
@@ -31,7 +29,7 @@ from pytest_udftorch.prove.verify.certificate import (
 from pytest_udftorch.prove.verify.reference.checker import BINS, FINE_BINS
 
 
-def save(certificate: Certificate, path: Path) -> None:
+def save_certificate(certificate: Certificate, path: Path) -> None:
     """Write a certificate; the file appears whole or not at all.
 
     Raises:
@@ -46,20 +44,19 @@ def save(certificate: Certificate, path: Path) -> None:
         ) from error
 
 
-def load(path: Path) -> Certificate:
+def load_certificate(path: Path) -> Certificate:
     """Read a certificate and check every digest in it.
 
     Raises:
-        CertificateError: no such file, or another format.
-        CertificateTruncatedError: the file is not a whole JSON document.
-        CertificateEditedError: its text or its digests contradict each other.
+        CertificateError: no such file, or another format; the file is not a whole JSON document;
+            its text or its digests contradict each other.
     """
     try:
         data = shapes.parse_json(shapes.read_file(path))
     except OSError as error:
         raise CertificateError(f"Cannot read the certificate {path}: {error}.") from error
     except shapes.Malformed as error:
-        raise CertificateTruncatedError(
+        raise CertificateError(
             f"{path} is not a whole certificate: {error}. It was truncated, or is another file. "
             "Run udftorch verify again."
         ) from error
@@ -85,8 +82,8 @@ def load(path: Path) -> Certificate:
     return certificate
 
 
-def _edited(path: Path, why: str) -> CertificateEditedError:
-    return CertificateEditedError(
+def _edited(path: Path, why: str) -> CertificateError:
+    return CertificateError(
         f"{path} was changed after it was written: {why}. Run udftorch verify again."
     )
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.exact.formats import FORMATS, canonical
 from pytest_udftorch.prove.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.prove.verify.candidate import (
@@ -50,10 +50,6 @@ from pytest_udftorch.prove.verify.torch_candidate import operator_results
 MAX_ARBITRATED: Final = 20000
 
 
-class WorkerError(UdfError):
-    """A worker cannot run a chunk, or the cluster cannot be reached."""
-
-
 #: SHA-256 -> file that another machine sent (``workers.receive_files``).
 shipped: dict[str, Path] = {}
 
@@ -71,7 +67,7 @@ def local_file(schedule: Schedule, role: str) -> Path:
         own = find_candidate(c.library, c.function, Request(form=c.form))
         if own.library_sha256 == sha256:
             return own.path
-    raise WorkerError(
+    raise VerifyError(
         f"{platform.node()} has no {role} {path.name} with SHA-256 {sha256[:16]}...: nobody sent "
         "it, or this machine has another version of it. Install the same versions everywhere."
     )
@@ -86,8 +82,8 @@ def run_chunk(schedule: Schedule, index: int) -> ChunkResult:
     """Run and judge one chunk in this process.
 
     Raises:
-        WorkerError: a file of the schedule is not here.
-        ReferenceBuildError: this processor cannot run the form.
+        VerifyError: a file of the schedule is not here.
+        NativeError: this processor cannot run the form.
     """
     if schedule.candidate.dtype in SIXTEEN_BITS:
         return _run_sixteen_bits(schedule)

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from pytest_udftorch.errors import nearest
-from pytest_udftorch.prove.verify.certificate import Certificate, CertificateExportError
+from pytest_udftorch.errors import CertificateError, nearest
+from pytest_udftorch.prove.verify.certificate import Certificate
 from pytest_udftorch.swap.library.symbols import SELU_ALPHA, SELU_SCALE
 
 #: An expression: a number, a variable, ``PI``, or an operation and its arguments. ``neg`` is the
@@ -117,23 +117,23 @@ def _formula(certificate: Certificate) -> Expression:
     """Return what a certificate proves to be correctly rounded.
 
     Raises:
-        CertificateExportError: it does not prove that, or nobody knows the function's formula.
+        CertificateError: it does not prove that, or nobody knows the function's formula.
     """
     wrong = [*certificate.failures(), *certificate.unfinished()]
     if wrong:
-        raise CertificateExportError(
+        raise CertificateError(
             f"{certificate.name} does not prove what it claims: {wrong[0]} Run `udftorch verify` "
             "to the end, or leave it out."
         )
     bound = certificate.subject["max_ulp"]
     if bound is None or bound > 0.5:
-        raise CertificateExportError(
+        raise CertificateError(
             f"{certificate.name} does not claim correct rounding, and what is exported stands for "
             "the correctly rounded result. Leave it out."
         )
     function = certificate.subject["function"]
     if function not in FORMULAS:
-        raise CertificateExportError(
+        raise CertificateError(
             f"There is no formula for {function!r} to export. {nearest(function, FORMULAS)}"
         )
     return FORMULAS[function]
@@ -156,7 +156,7 @@ def fpcore(certificates: Sequence[Certificate]) -> str:
     the library gives.
 
     Raises:
-        CertificateExportError: a certificate proves no correct rounding.
+        CertificateError: a certificate proves no correct rounding.
     """
     found = []
     for one in certificates:
@@ -182,7 +182,7 @@ def herbie_platform(
         costs: operation (``+``, ``sqrt``, ``exp``) -> what it costs; others cost 1.
 
     Raises:
-        CertificateExportError: a certificate proves no correct rounding, is of a dtype that Herbie
+        CertificateError: a certificate proves no correct rounding, is of a dtype that Herbie
             has no representation for, or of a function that another one is also of.
     """
     costs = costs or {}
@@ -191,11 +191,11 @@ def herbie_platform(
     for one in certificates:
         function, dtype = one.subject["function"], one.subject["dtype"]
         if dtype not in _REPRESENTATIONS:
-            raise CertificateExportError(
+            raise CertificateError(
                 f"{one.name}: Herbie has no representation for {dtype}. Export float32 and float64."
             )
         if (function, dtype) in seen:
-            raise CertificateExportError(
+            raise CertificateError(
                 f"There are two certificates of {function} in {dtype}, and an operation has one "
                 f"implementation. Leave {one.name} or the other out."
             )

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pytest_udftorch.base.table import markdown_table
+from pytest_udftorch.errors import CertificateError
 from pytest_udftorch.prove.verify.certificate import (
     IDENTITY,
     MAY_HAVE,
     SUBJECT,
     Certificate,
-    CertificateMismatchError,
     Run,
     against_text,
     ulp_text,
@@ -20,29 +20,29 @@ from pytest_udftorch.prove.verify.certificate import (
 from pytest_udftorch.prove.verify.reference.checker import BINS
 
 
-def merge(certificates: Iterable[Certificate]) -> Certificate:
+def merge_certificates(certificates: Iterable[Certificate]) -> Certificate:
     """Merge certificates of other forms, or of other parts of the inputs, into one.
 
     Raises:
-        CertificateMismatchError: another function, library, version, claim, sources or
+        CertificateError: another function, library, version, claim, sources or
             domain; the same form from another build or judged by another reference; or a
             chunk that two of them have with different outputs.
     """
     given = list(certificates)
     if not given:
-        raise CertificateMismatchError("There is no certificate to merge. Name at least one.")
+        raise CertificateError("There is no certificate to merge. Name at least one.")
     first = given[0]
     runs: list[Run] = list(first.runs)
     for other in given[1:]:
         for key in SUBJECT:
             if first.subject[key] != other.subject[key]:
-                raise CertificateMismatchError(
+                raise CertificateError(
                     f"Certificates of different {'builds' if key == 'source_sha256' else key}s "
                     f"cannot be merged: {key} is {first.subject[key]!r} in the first and "
                     f"{other.subject[key]!r} in another. Verify one of them again."
                 )
         if first.domain != other.domain:
-            raise CertificateMismatchError(
+            raise CertificateError(
                 f"The certificates of {first.name} are over different inputs: {first.domain} "
                 f"and {other.domain}."
             )
@@ -64,7 +64,7 @@ def _merge_runs(a: Run, b: Run, name: str) -> Run:
     for key in (*IDENTITY, *MAY_HAVE):
         values = [run.identity.get(key) for run in (a, b)]
         if values[0] != values[1]:
-            raise CertificateMismatchError(
+            raise CertificateError(
                 f"Certificates of different builds cannot be merged: for the {a.identity['form']} "
                 f"form of {name}, {key} is {values[0]!r} in one and {values[1]!r} in the other. "
                 "Verify the missing chunks with one build."
@@ -73,13 +73,13 @@ def _merge_runs(a: Run, b: Run, name: str) -> Run:
     if both:
         differ = [i for i in both if a.chunks[i] != b.chunks[i]]
         if differ:
-            raise CertificateMismatchError(
+            raise CertificateError(
                 f"Chunk {differ[0]} of {name} has different outputs in two certificates of the "
                 "same build: the function does not give the same bits everywhere."
             )
         if len(both) == len(a.chunks) == len(b.chunks):
             return b if b.date >= a.date else a
-        raise CertificateMismatchError(
+        raise CertificateError(
             f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, and would count "
             "twice. Merge certificates of separate chunks."
         )

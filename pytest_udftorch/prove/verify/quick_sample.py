@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_udftorch.base.result import Result, Shown
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.exact import strategies
 from pytest_udftorch.prove.exact.formats import FORMATS, canonical, describe
 from pytest_udftorch.prove.exact.rounding import fractional_errors, mpfr_rounded
@@ -29,10 +29,6 @@ COUNT: Final = 4096
 _IN_BINADE: Final = 8
 
 Encoded = npt.NDArray[np.uint32]
-
-
-class NoSampleError(UdfError):
-    """A sample cannot be taken of what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +111,12 @@ def sample(library: str, function: str, form: str | None = None, seed: int = 0) 
         seed: of what is drawn at random.
 
     Raises:
-        NoSampleError: the library is one of those that PyTorch ships and that are no UDF library,
-            or the function has no float32 form.
-        UnknownFormError: a sample does not go through such a form.
-        The errors of ``find_library``, ``build_library`` and ``read_hard_cases``.
+        VerifyError: the library is one of those that PyTorch ships and that are no UDF library, or
+            the function has no float32 form; a sample does not go through such a form. The errors
+            of ``find_library``, ``build_library`` and ``read_hard_cases``.
     """
     if library in STOCK:
-        raise NoSampleError(
+        raise VerifyError(
             f"{library} is no UDF library, and --quick samples those, and std. Leave out --quick "
             "to run it over all inputs."
         )
@@ -132,7 +127,7 @@ def sample(library: str, function: str, form: str | None = None, seed: int = 0) 
     form = chosen_form(form, forms, forms[0], f"a sample of {described.name}")
     udf = described.functions.get((function, "float32"))
     if udf is None and not stock:
-        raise NoSampleError(
+        raise VerifyError(
             f"UDF library {described.name!r} has no float32 {function!r} to sample. "
             "Name another function; udftorch libraries lists them."
         )
@@ -173,10 +168,10 @@ def _strata(function: str, udf: UdfFunction | None, seed: int) -> Mapping[str, l
         found["boundaries"] = [_boundaries(function)]
         if function in ("sin", "cos", "tan"):
             found["near multiples of pi/2"] = [
-                strategies.sample(function, COUNT, seed=seed, kinds=("pi",))
+                strategies.sample_inputs(function, COUNT, seed=seed, kinds=("pi",))
             ]
         found["few bits set"] = [
-            strategies.sample(function, COUNT, seed=seed, kinds=("structured",))
+            strategies.sample_inputs(function, COUNT, seed=seed, kinds=("structured",))
         ]
     else:
         binades, special = _binades(rng), _special()

@@ -15,24 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base.result import Result
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify.candidate_search import Request
 from pytest_udftorch.prove.verify.certificate import MAY_HAVE, MODES, Certificate, Run
-from pytest_udftorch.prove.verify.certificate_file import load, save
+from pytest_udftorch.prove.verify.certificate_file import load_certificate, save_certificate
 from pytest_udftorch.prove.verify.journal import Journal
 from pytest_udftorch.prove.verify.run import Execution, execute
 from pytest_udftorch.prove.verify.schedule import Schedule, make_schedule
 
 #: What names a build in the identity of a run.
 _BUILD: Final = ("build_id", "library_sha256", "compiler")
-
-
-class OtherSourcesError(UdfError):
-    """A certificate is not of the present sources, so no build of them can take it over."""
-
-
-class UnwantedOptionError(UdfError):
-    """An option asks for what the certificates say."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,21 +78,21 @@ def repeat(library: str, function: str, path: Path, how: Execution) -> Iterator[
         how: where to run.
 
     Raises:
-        OtherSourcesError: the certificate is not of the present sources.
+        VerifyError: the certificate is not of the present sources.
         CertificateError: there is no readable certificate.
         The errors of ``make_schedule`` and ``execute``.
     """
-    for run in load(path).runs:
+    for run in load_certificate(path).runs:
         if run.complete:
             yield _repeat_one(library, function, path, run, how)
 
 
 def _repeat_one(library: str, function: str, path: Path, run: Run, how: Execution) -> Repeated:
-    stored = load(path)
+    stored = load_certificate(path)
     schedule = _schedule(library, function, stored, run)
     others = any(run.identity.get(k) != getattr(schedule.candidate, k) for k in MAY_HAVE)
     if others or stored.subject != schedule.subject():
-        raise OtherSourcesError(
+        raise VerifyError(
             f"The certificate {path} is not of the present sources of {schedule.candidate.library} "
             f"{function}, or of another library. Its digests say nothing about their build. "
             "Verify anew, without --again."
@@ -115,7 +107,7 @@ def _repeat_one(library: str, function: str, path: Path, run: Run, how: Executio
     if not differ:
         identity = {**run.identity, **{k: getattr(schedule.candidate, k) for k in _BUILD}}
         runs = (replace(r, identity=identity) if r.key == run.key else r for r in stored.runs)
-        save(replace(stored, runs=tuple(runs)), path)
+        save_certificate(replace(stored, runs=tuple(runs)), path)
     return Repeated(label, known=False, differ=differ)
 
 

@@ -18,25 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from pytest_udftorch.errors import CertificateError, VerifyError
 from pytest_udftorch.prove.exact.formats import FORMATS, decode
 from pytest_udftorch.prove.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.prove.verify.candidate import SIXTEEN_BITS, STOCK
-from pytest_udftorch.prove.verify.certificate import (
-    MODES,
-    Certificate,
-    CertificateCompleteError,
-    CertificateError,
-    CertificateMismatchError,
-    Example,
-    Run,
-    Tally,
-)
-from pytest_udftorch.prove.verify.certificate_file import load, save
+from pytest_udftorch.prove.verify.certificate import MODES, Certificate, Example, Run, Tally
+from pytest_udftorch.prove.verify.certificate_file import load_certificate, save_certificate
 from pytest_udftorch.prove.verify.chunks import local_file, outputs_digest
 from pytest_udftorch.prove.verify.journal import Journal
-from pytest_udftorch.prove.verify.merge import in_order, merge
+from pytest_udftorch.prove.verify.merge import in_order, merge_certificates
 from pytest_udftorch.prove.verify.reference.checker import load_checker
-from pytest_udftorch.prove.verify.schedule import Schedule, ScheduleError
+from pytest_udftorch.prove.verify.schedule import Schedule
 from pytest_udftorch.prove.verify.workers import default_workers, results_of
 from pytest_udftorch.swap.library.description import UdfFunction, find_library
 from pytest_udftorch.swap.native.machine import cpu_model
@@ -68,13 +60,13 @@ def execute(schedule: Schedule, journal: Journal, how: Execution = Execution()) 
         how: where to run, and which chunks.
 
     Raises:
-        ScheduleError: a chunk number that the domain does not have.
-        WorkerError: no cluster, or one whose workers cannot run the schedule.
+        VerifyError: a chunk number that the domain does not have; no cluster, or one whose workers
+            cannot run the schedule.
     """
     start = time.monotonic()
     wanted = sorted(set(range(schedule.total_chunks) if how.chunks is None else how.chunks))
     if not wanted or wanted[0] < 0 or wanted[-1] >= schedule.total_chunks:
-        raise ScheduleError(
+        raise VerifyError(
             f"{schedule.candidate.function} has the chunks 0 to {schedule.total_chunks - 1}; "
             f"you asked for {f'{wanted[0]} to {wanted[-1]}' if wanted else 'none'}."
         )
@@ -155,12 +147,12 @@ def stored_certificate(schedule: Schedule, library: str) -> Path:
     """Return where another library, by name or path, has its certificate of the function.
 
     Raises:
-        ScheduleError: it does not have the function.
+        VerifyError: it does not have the function.
         The errors of ``find_library``.
     """
     described = _described(schedule, library)
     if described is None:
-        raise ScheduleError(
+        raise VerifyError(
             f"UDF library {library!r} has no float32 {schedule.candidate.function!r}, so it has no "
             "certificate to compare with. Leave out --against for this function."
         )
@@ -199,10 +191,9 @@ def verify(
         The certificate with this run only.
 
     Raises:
-        CertificateCompleteError: the file is complete, and only some chunks were asked for.
-        CertificateMismatchError: ``against`` is of another function or domain, or has no
-            complete, judged run.
-        The errors of ``Journal``, ``execute`` and of writing a certificate.
+        CertificateError: the file is complete, and only some chunks were asked for; ``against`` is
+            of another function or domain, or has no complete, judged run. The errors of
+            ``Journal``, ``execute`` and of writing a certificate.
     """
     _refuse_to_replace(certificate, schedule, how.chunks)
     known, whose = None, ""
@@ -228,7 +219,7 @@ def verify(
     if run is None:
         run = _journaled(schedule, path, how, resume)
     fresh = Certificate(schedule.subject(), schedule.domain(), (run,))
-    save(_joined(certificate, fresh), certificate)
+    save_certificate(_joined(certificate, fresh), certificate)
     path.unlink(missing_ok=True)
     return fresh
 
@@ -241,7 +232,7 @@ def _refuse_to_replace(path: Path, schedule: Schedule, chunks: Collection[int] |
     kept = _same_question(stored, schedule)
     lost = [r for r in stored.runs if r.complete and not (kept and r.key != schedule.key())]
     if lost:
-        raise CertificateCompleteError(
+        raise CertificateError(
             f"The certificate {path} is complete for the {lost[0].identity['form']} form, "
             f"{lost[0].identity['cpu_level']}; a run of some chunks would replace it. Write to "
             "another folder with --out, or leave out --chunks."
@@ -253,7 +244,7 @@ def _readable(path: Path) -> Certificate | None:
     if not path.exists():
         return None
     try:
-        return load(path)
+        return load_certificate(path)
     except CertificateError:
         return None
 
@@ -290,10 +281,10 @@ def _is_plain(run: Run) -> bool:
 
 def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:
     """Return a run of another library's certificate, and the words that name it."""
-    stored = load(path)
+    stored = load_certificate(path)
     same = all(stored.subject[k] == schedule.subject()[k] for k in ("function", "dtype"))
     if not same or stored.domain != schedule.domain():
-        raise CertificateMismatchError(
+        raise CertificateError(
             f"The certificate {path} is of {stored.name} over {stored.domain}; it says nothing "
             f"about {schedule.candidate.function} {schedule.candidate.dtype} over "
             f"{schedule.domain()}."
@@ -301,7 +292,7 @@ def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:
     for run in stored.runs:
         if _is_plain(run):
             return run, f"{stored.subject['library']} {stored.subject['version']}, "
-    raise CertificateMismatchError(
+    raise CertificateError(
         f"The certificate {path} has no complete run without flushed denormals. Verify "
         f"{stored.subject['library']} first, or leave out --against."
     )
@@ -314,8 +305,8 @@ def _joined(path: Path, fresh: Certificate) -> Certificate:
         return fresh
     (run,) = fresh.runs
     try:
-        return merge([stored, fresh])
-    except CertificateMismatchError:
+        return merge_certificates([stored, fresh])
+    except CertificateError:
         others = tuple(r for r in stored.runs if r.key != run.key)
         return replace(stored, runs=in_order((*others, run)))
 
@@ -335,13 +326,13 @@ def sample_mismatches(
         chunks: their numbers.
 
     Raises:
-        CertificateMismatchError: the certificate is of another function, cuts the inputs in
+        CertificateError: the certificate is of another function, cuts the inputs in
             another way, or lacks a chunk.
     """
     if certificate.domain != schedule.domain() or (
         certificate.subject["function"] != schedule.candidate.function
     ):
-        raise CertificateMismatchError(
+        raise CertificateError(
             f"The certificate of {certificate.name} over {certificate.domain} says nothing "
             f"about {schedule.candidate.function} over {schedule.domain()}."
         )
@@ -354,7 +345,7 @@ def sample_mismatches(
     differ = []
     for index in chunks:
         if index not in stored:
-            raise CertificateMismatchError(
+            raise CertificateError(
                 f"The certificate of {certificate.name} has no chunk {index}; it is unfinished."
             )
         if outputs_digest(schedule, index) != stored[index][0]:

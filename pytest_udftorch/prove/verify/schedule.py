@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import PackageMissingError, VerifyError
 from pytest_udftorch.prove.verify.candidate import (
     OPERATOR,
     SIXTEEN_BITS,
@@ -25,12 +25,7 @@ from pytest_udftorch.prove.verify.candidate_search import (
     find_candidate,
 )
 from pytest_udftorch.prove.verify.certificate import IDENTITY, MAY_HAVE, MODES, RUN_KEY, SUBJECT
-from pytest_udftorch.prove.verify.reference.checker import (
-    ReferenceMissingError,
-    checker_file,
-    llvmlibc,
-    load_checker,
-)
+from pytest_udftorch.prove.verify.reference.checker import checker_file, llvmlibc, load_checker
 from pytest_udftorch.swap.library.symbols import COMPOSITES
 
 #: The C library's double results are trusted to this many bits. Their largest known errors
@@ -52,10 +47,6 @@ def margin_bits(function: str) -> int:
 def easy_argument(function: str) -> float:
     """Return an argument that lies in the domain and is hard for no path of corem."""
     return 1.7 if function == "acosh" else 0.7
-
-
-class ScheduleError(UdfError):
-    """The request cannot be verified."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +126,9 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
     """Decide what to run, and build what it needs.
 
     Raises:
-        ScheduleError: garbage lanes without vectors, an input among easy ones where the form takes
+        VerifyError: garbage lanes without vectors, an input among easy ones where the form takes
             one at a time or the fast path finds them hard, or a 16-bit function of two arguments.
-        ReferenceMissingError: the reference, or a package that it needs, is not installed, or
+        PackageMissingError: the reference, or a package that it needs, is not installed, or
             it does not have the function.
         The errors of ``find_candidate``.
     """
@@ -173,25 +164,25 @@ def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> S
 def _check_beside(candidate: Candidate, request: Request) -> None:
     """Raise an error if what is to stand beside an input cannot, or would show nothing."""
     if request.garbage and candidate.form not in ("v8", "v16"):
-        raise ScheduleError(
+        raise VerifyError(
             f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
             "Choose --form v8 or v16."
         )
     if not request.sparse:
         return
     if candidate.form not in ("array", "v8", "v16"):
-        raise ScheduleError(
+        raise VerifyError(
             "--sparse sets every input among easy ones, but the form "
             f"{candidate.form!r} takes one at a time. Choose --form array, v8 or v16."
         )
     if request.garbage:
-        raise ScheduleError(
+        raise VerifyError(
             "--sparse and --garbage both say what stands beside an input. Leave out one of the two."
         )
     easy = np.full(1, easy_argument(candidate.function), np.float32)
     counter = candidate.hard_counter
     if counter and count_hard(address(counter, "udfref_hard"), [easy] * candidate.arity):
-        raise ScheduleError(
+        raise VerifyError(
             f"The fast path of {candidate.function} in {candidate.library} finds {easy[0]:g} hard, "
             "which --sparse sets beside every input. All blocks would be repaired as a whole, and "
             "what the paths give would not be seen. Verify without --sparse."
@@ -200,7 +191,7 @@ def _check_beside(candidate: Candidate, request: Request) -> None:
 
 def _sixteen_bits(candidate: Candidate, request: Request) -> Schedule:
     if candidate.arity == 2:
-        raise ScheduleError(
+        raise VerifyError(
             f"{candidate.function} has 2**32 pairs of {candidate.dtype}; only functions of one "
             "argument are verified in 16 bits."
         )
@@ -220,7 +211,7 @@ def _choose_reference(reference: Reference, function: str) -> tuple[str, str]:
         if function in libc.functions:
             return "llvmlibc", f"LLVM-libc {libc.version}; "
         if reference == "llvmlibc":
-            raise ReferenceMissingError(
+            raise PackageMissingError(
                 f"LLVM-libc {libc.version} has no correctly rounded {function}. Choose "
                 "--reference libm (the double-precision C library with a rounding test, and MPFR "
                 "where that leaves doubt) or mpfr (slow)."

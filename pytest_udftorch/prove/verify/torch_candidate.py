@@ -13,12 +13,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import TorchNotFoundError, UnknownFunctionError, nearest
+from pytest_udftorch.errors import TorchNotFoundError, UnknownFunctionError, VerifyError, nearest
 from pytest_udftorch.prove.verify.candidate import (
     OPERATOR,
     STOCK,
     Candidate,
-    UnknownFormError,
     address,
     chosen_form,
     file_sha256,
@@ -104,7 +103,7 @@ def _libm_path() -> str:
             start, end = (int(x, 16) for x in fields[0].split("-"))
             if start <= mapped < end:
                 return os.path.realpath(fields[-1])
-    raise UnknownFormError("The C math library is not mapped from a file.")
+    raise VerifyError("The C math library is not mapped from a file.")
 
 
 # Operators ---------------------------------------------------------------------------

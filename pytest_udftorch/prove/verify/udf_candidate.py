@@ -29,7 +29,7 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
     are part of some forms alone; see ``short_sha256`` and ``quick_sha256``.
 
     Raises:
-        ReferenceMissingError, ReferenceBuildError: see ``included_files``.
+        PackageMissingError, NativeError: see ``included_files``.
     """
     digest = hashlib.sha256()
     if library.defines:
@@ -56,7 +56,7 @@ def short_sha256(library: UdfLibrary, function: str) -> str | None:
     short path, or none in a file of its own.
 
     Raises:
-        ReferenceMissingError, ReferenceBuildError: see ``included_files``.
+        PackageMissingError, NativeError: see ``included_files``.
     """
     described = library.functions[function, "float32"]
     if described.short is None or described.short_source is None:
@@ -71,7 +71,7 @@ def quick_sha256(library: UdfLibrary, function: str, cpu_level: str) -> str | No
     same too. None if the level has no such path.
 
     Raises:
-        ReferenceMissingError, ReferenceBuildError: see ``included_files``.
+        PackageMissingError, NativeError: see ``included_files``.
     """
     own = library.functions[function, "float32"].own_quick(cpu_level)
     return None if own is None else _path_sha256(library, *own)

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.errors import VerifyError
 from pytest_udftorch.prove.verify.candidate import STOCK
 from pytest_udftorch.prove.verify.certificate import ChunkResult
-from pytest_udftorch.prove.verify.chunks import WorkerError, run_chunk, shipped
+from pytest_udftorch.prove.verify.chunks import run_chunk, shipped
 from pytest_udftorch.prove.verify.schedule import Schedule
 
 #: How long to wait for a scheduler, in seconds.
@@ -42,7 +43,7 @@ def results_of(
                 yield future.result()
                 future.release()
         except dask.KilledWorker as error:
-            raise WorkerError(
+            raise VerifyError(
                 f"Several workers died on the same chunk of {schedule.candidate.function}: "
                 f"{error}. Finished chunks are recorded; look for too little memory or a crash "
                 "in the function itself (--workers 0 runs it in this process), then use --resume."
@@ -55,7 +56,7 @@ def _distributed() -> Any:
     try:
         import distributed
     except ImportError as error:
-        raise WorkerError(
+        raise VerifyError(
             "dask.distributed, which spreads the chunks over processes, is not installed: pip "
             "install 'dask[distributed]', or use --workers 0 to stay in this process."
         ) from error
@@ -67,7 +68,7 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
     """Yield a client of dask.distributed: of new local workers, or of a scheduler's.
 
     Raises:
-        WorkerError: dask.distributed is missing, or no scheduler answers.
+        VerifyError: dask.distributed is missing, or no scheduler answers.
     """
     dask = _distributed()
     if scheduler is None:
@@ -91,7 +92,7 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
         # As a default it would stay dask's scheduler even if its loop did not start.
         client = _started(dask.Client, scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise WorkerError(
+        raise VerifyError(
             f"No dask scheduler answers at {scheduler!r}: {error}. Start one with 'dask "
             "scheduler', and workers with 'dask worker' where this package is installed."
         ) from error
@@ -106,7 +107,7 @@ def _started(make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     longer, so there are three attempts. A loop that starts too late stays idle in a daemon.
 
     Raises:
-        WorkerError: the loop has not started in any of them.
+        VerifyError: the loop has not started in any of them.
     """
     attempts = 0
     while True:
@@ -115,7 +116,7 @@ def _started(make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         except AssertionError as error:
             attempts += 1
             if attempts == _STARTS:
-                raise WorkerError(
+                raise VerifyError(
                     f"The event loop of dask.distributed did not start in {_STARTS} attempts of "
                     "10 s, so this machine is too busy. Run again when it is not, or use "
                     "--workers 0 to stay in this process."
@@ -153,7 +154,7 @@ def receive_files(contents: Mapping[str, tuple[str, bytes]], folder: Path) -> No
     """Store files that a schedule needs (SHA-256 -> name, content) on a worker."""
     for sha256, (name, content) in contents.items():
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise WorkerError(f"{name} was damaged on its way to {platform.node()}.")
+            raise VerifyError(f"{name} was damaged on its way to {platform.node()}.")
         target = folder / f"{sha256[:16]}-{name}"
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as scratch:
             scratch.write(content)

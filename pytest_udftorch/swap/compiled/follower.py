@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CompileRunningError
+from pytest_udftorch.errors import SessionBusyError
 from pytest_udftorch.swap.overrides.active import STOCK, Active, Change
 from pytest_udftorch.swap.overrides.import_hook import ImportHook
 from pytest_udftorch.swap.overrides.undo import Undo
@@ -78,7 +78,7 @@ class Follower:
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
-            CompileRunningError: ``wait`` is false, and this thread or another one is compiling.
+            SessionBusyError: ``wait`` is false, and this thread or another one is compiling.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = _active(parts, operators, composites)
@@ -91,7 +91,7 @@ class Follower:
         compat.check_changed(frames)
         held = compat.is_compiling(frames)
         if held and not wait:
-            raise CompileRunningError(
+            raise SessionBusyError(
                 "torch.compile is compiling in this thread: a backend, or a hook of one, opens the "
                 "session. The compiled code would mix the functions of two libraries. Open the "
                 "session before the model is called."
@@ -100,7 +100,7 @@ class Follower:
         try:
             taken = frames.compile_lock.acquire(blocking=wait)
             if not taken:
-                raise CompileRunningError(
+                raise SessionBusyError(
                     "torch.compile is compiling in another thread. The compiled code would mix the "
                     "functions of two libraries. Open the session before that thread calls the "
                     "model, or after the call has returned."

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CompiledElsewhereError
+from pytest_udftorch.errors import SessionStateError
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.contract.outside import WITH_NUMBERS, holds
 from pytest_udftorch.swap.operators.calls import Applied, evaluate, plain
@@ -363,7 +363,7 @@ def _guard_packages(package: Any, active: Active, undo: Undo) -> None:
                 self.__dict__[METADATA] = made_with
             if made_with != follower.active.id:
                 whose = self.get_metadata().get(_LIBRARIES, made_with)
-                raise CompiledElsewhereError(
+                raise SessionStateError(
                     f"This package was compiled with the functions {made_with!r} ({whose}), but "
                     f"{follower.active.id!r} ({_libraries(follower.active)}) are active now. Its "
                     "results would not be theirs. Call it inside a session of the library it was "

@@ -27,8 +27,8 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
-    LibdeviceError,
-    SourceCompileError,
+    CudaFormError,
+    SourceError,
     UdfError,
 )
 from pytest_udftorch.swap.compiled.follower import follower
@@ -57,11 +57,11 @@ def stock_libdevice(triton_file: str) -> Path:
     """Return the libdevice that the installed triton ships.
 
     Raises:
-        LibdeviceError: it is not in the place where triton 3.6 to 3.9 have it.
+        CudaFormError: it is not in the place where triton 3.6 to 3.9 have it.
     """
     path = Path(triton_file).parent / "backends" / "nvidia" / "lib" / "libdevice.10.bc"
     if not path.is_file():
-        raise LibdeviceError(
+        raise CudaFormError(
             f"triton has no {path}. Its wheels from 3.6 on ship it there; reinstall triton, or "
             "open the session before triton is imported and use no Triton kernel in it."
         )
@@ -79,7 +79,7 @@ def _libdevice(active: Active) -> Path | UdfError:
     if key not in _made:
         try:
             _made[key] = libdevice_for(active.parts, stock)
-        except (LibdeviceError, SourceCompileError, CompilerNotFoundError) as error:
+        except (CudaFormError, SourceError, CompilerNotFoundError) as error:
             _made[key] = error
     path = _made[key]
     if isinstance(path, Path) and not path.is_file():  # the cache has been emptied since
@@ -95,7 +95,7 @@ def _set_knobs(knobs: Any, active: Active, undo: Undo) -> None:
     undo.keep_own(knobs.nvidia, "libdevice_path")
     if gpus():
         # A session without Triton kernels works. The first kernel compiled in it raises the error.
-        with contextlib.suppress(LibdeviceError, SourceCompileError, CompilerNotFoundError):
+        with contextlib.suppress(CudaFormError, SourceError, CompilerNotFoundError):
             _link(active, _needed(active))
 
 
@@ -124,7 +124,7 @@ def _set_keys(module: Any, active: Active, undo: Undo) -> None:
         return
     names = _KEYS_OF[module.__name__]
     if missing := [name for name in names if not hasattr(module, name)]:
-        raise LibdeviceError(
+        raise CudaFormError(
             f"{module.__name__} has no {', '.join(missing)}, which triton 3.6 to 3.9 have. Without "
             "it Triton's caches would mix kernels of different libraries. Open the session "
             "before triton is imported and use no Triton kernel in it, or report its version."
@@ -157,7 +157,7 @@ def _set_builtins(math: Any, active: Active, undo: Undo) -> None:
     for function in functions:
         code = function.__code__
         if code.co_freevars or code.co_varnames[: code.co_argcount] != ("x", "_semantic"):
-            raise LibdeviceError(
+            raise CudaFormError(
                 f"triton.language.math.{function.__name__} is not built as in triton 3.6 to 3.9, "
                 "so it cannot be made to call libdevice. Leave the function out of the session, "
                 "or report triton's version."

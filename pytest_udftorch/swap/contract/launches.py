@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.cuda.launcher import on_device
 
 
@@ -17,12 +17,12 @@ def kernels() -> Any:
     """Return the module of the kernels.
 
     Raises:
-        LibdeviceError: Triton cannot be imported.
+        CudaFormError: Triton cannot be imported.
     """
     try:
         from pytest_udftorch.swap.contract import triton_kernels
     except ImportError as error:
-        raise LibdeviceError(
+        raise CudaFormError(
             "The library repro adds and multiplies on GPUs with Triton kernels, but triton cannot "
             f"be imported: {error}. Install it (pip install triton), or keep tensors on the CPU."
         ) from error

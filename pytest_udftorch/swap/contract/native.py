@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base.compat import torch_summary
-from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.errors import SourceError
 from pytest_udftorch.swap.contract.gpu import GPU
 from pytest_udftorch.swap.cpu.direct import Threads
 from pytest_udftorch.swap.cpu.loops import torch_threads
@@ -47,8 +47,8 @@ _MATRICES: Final = (
 _BATCH: Final = (ctypes.c_void_p, *(ctypes.c_int64,) * 3)
 
 
-def _failed(step: Step, said: str) -> SourceCompileError:
-    return SourceCompileError(
+def _failed(step: Step, said: str) -> SourceError:
+    return SourceError(
         f"The sums and products of the contract do not compile with {step.tool}. Install the "
         f"clang that pytest_udftorch was built with, or report this message:\n{said}"
     )

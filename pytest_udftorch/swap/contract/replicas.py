@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytest_udftorch.errors import ReplicaError
+from pytest_udftorch.errors import SummationError
 
 
 class _Tree:
@@ -49,7 +49,7 @@ def _mean(parts: Sequence[Any]) -> Any:
 
 def _checked(tensor: Any, what: str) -> Any:
     if str(tensor.dtype) != "torch.float32" or str(tensor.layout) != "torch.strided":
-        raise ReplicaError(
+        raise SummationError(
             f"{what} is a {tensor.layout} tensor of {tensor.dtype}, and the contract orders sums "
             "of dense float32 tensors only. Keep the weights in float32, and do not ask for "
             "sparse gradients."
@@ -77,7 +77,7 @@ def tree_hook(group: Any, bucket: Any) -> Any:
         A future of the flat mean.
 
     Raises:
-        ReplicaError: the gradients are not float32.
+        SummationError: the gradients are not float32.
     """
     import torch
 
@@ -108,13 +108,13 @@ class GradientTree:
         parameters: those of the model.
 
     Raises:
-        ReplicaError: there is no parameter that asks for a gradient.
+        SummationError: there is no parameter that asks for a gradient.
     """
 
     def __init__(self, parameters: Iterable[Any]) -> None:
         self._parameters = [p for p in parameters if p.requires_grad]
         if not self._parameters:
-            raise ReplicaError(
+            raise SummationError(
                 "No parameter asks for a gradient, so there is nothing to add. Give the model's "
                 "parameters(), and make the tree before you freeze them."
             )
@@ -129,14 +129,14 @@ class GradientTree:
         A parameter that this micro-batch did not reach adds zeros.
 
         Raises:
-            ReplicaError: no parameter has a gradient, one is not dense float32, or one was added to
-                the gradient of the last step.
+            SummationError: no parameter has a gradient, one is not dense float32, or one was added
+                to the gradient of the last step.
         """
         import torch
 
         gradients = [p.grad for p in self._parameters]
         if all(g is None for g in gradients):
-            raise ReplicaError(
+            raise SummationError(
                 "No parameter has a gradient. Call add() after backward(), and do not call "
                 "zero_grad() in between."
             )
@@ -144,7 +144,7 @@ class GradientTree:
             if g is not None:
                 _checked(g, "A gradient")
             if g is not None and g is last:
-                raise ReplicaError(
+                raise SummationError(
                     "The gradients of the last step are still there, and the backward pass has "
                     "added to them. Call the optimizer's zero_grad() after each step; it must set "
                     "them to None, as it does by default."
@@ -163,13 +163,13 @@ class GradientTree:
                 those of all ranks, in the order of the ranks. None for this process alone.
 
         Raises:
-            ReplicaError: nothing was added.
+            SummationError: nothing was added.
         """
         import torch
 
         count = self._trees[0].count
         if not count:
-            raise ReplicaError(
+            raise SummationError(
                 "No micro-batch was added. Call add() after the backward pass of each, and "
                 "finish() once, before the optimizer's step."
             )

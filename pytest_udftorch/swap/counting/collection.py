@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import ProfileDepthError, RestoreError, UdfError, nearest
+from pytest_udftorch.errors import ProfileError, RestoreError, UdfError, nearest
 from pytest_udftorch.swap.counting.counters import Counting
 from pytest_udftorch.swap.counting.forks import Spool, active
 from pytest_udftorch.swap.counting.modules import ModuleNames
@@ -31,7 +31,7 @@ from pytest_udftorch.swap.native.runtime import Cells, Slot, runtime
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.file import ProfileWriter
 from pytest_udftorch.swap.records.layout import DEPTHS, Records
-from pytest_udftorch.swap.records.profile import Profile, merge
+from pytest_udftorch.swap.records.profile import Profile, merge_profiles
 from pytest_udftorch.swap.records.runs import own
 from pytest_udftorch.swap.records.totals import add_cells, add_operators
 
@@ -55,12 +55,12 @@ def depth_of(profile: bool | str) -> str:
     """Return the depth that ``profile=`` asks for.
 
     Raises:
-        ProfileDepthError: there is no such depth.
+        ProfileError: there is no such depth.
     """
     if profile is True:
         return DEPTHS[0]
     if not isinstance(profile, str) or profile not in DEPTHS:
-        raise ProfileDepthError(
+        raise ProfileError(
             f"There is no depth {profile!r} of profiling. {nearest(str(profile), DEPTHS)} "
             "True stands for 'counters'."
         )
@@ -71,10 +71,10 @@ def check_stride(stride: int) -> int:
     """Return the stride if it is valid.
 
     Raises:
-        ProfileDepthError: it is not a power of two from 1 to 65536.
+        ProfileError: it is not a power of two from 1 to 65536.
     """
     if not isinstance(stride, int) or not 1 <= stride <= 1 << 16 or stride & (stride - 1):
-        raise ProfileDepthError(
+        raise ProfileError(
             f"The stride {stride!r} of the histograms is not a power of two from 1 to 65536. 1 "
             "takes every value and costs most."
         )
@@ -138,9 +138,9 @@ class Collector:
             slots: those through which libtorch calls GOMP_parallel.
 
         Raises:
-            ProfileBusyError: another collector of this process is active.
-            ObserverBuildError: the observer of libtorch cannot be compiled.
-            ProfileFileError, ProfileFileBusyError, ProfileFileExistsError: see ProfileWriter.
+            SessionBusyError: another collector of this process is active.
+            NativeError: the observer of libtorch cannot be compiled.
+            ProfileFileError: see ProfileWriter.
         """
         active.claim(self)
         try:
@@ -293,7 +293,7 @@ class Collector:
                 notes=notes,
             )
         own = None if self.writer is None else self.writer.path
-        return merge([mine, *self._spool.profiles(self.meta["session"], own)])
+        return merge_profiles([mine, *self._spool.profiles(self.meta["session"], own)])
 
     def _drain(self) -> None:
         while not self._stopping.wait(_DRAIN_S):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pytest_udftorch.base.whole_file import TemporaryFolder
-from pytest_udftorch.errors import ProfileBusyError, UdfError
+from pytest_udftorch.errors import SessionBusyError, UdfError
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.profile import Profile
 
@@ -52,10 +52,10 @@ class Active:
         """Raise if a collector is active.
 
         Raises:
-            ProfileBusyError: one is active.
+            SessionBusyError: one is active.
         """
         if self.collector is not None:
-            raise ProfileBusyError(
+            raise SessionBusyError(
                 "A profiled session is open in this process, and there is one set of counters. "
                 "Close it first, or open the inner session without profile=: what its functions "
                 "do is then not counted."
@@ -65,7 +65,7 @@ class Active:
         """Make a collector the active one, which forks notify.
 
         Raises:
-            ProfileBusyError: another one is active.
+            SessionBusyError: another one is active.
         """
         with self._lock:
             self.check_free()

@@ -12,14 +12,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from pytest_udftorch.errors import ObserverBuildError
+from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 
-def _failed(what: str, message: str) -> ObserverBuildError:
-    return ObserverBuildError(
+def _failed(what: str, message: str) -> NativeError:
+    return NativeError(
         f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
         f"{message}\n"
         f"{HEADERS_NEEDED}"
@@ -101,8 +101,8 @@ def load_observer() -> Observer:
     """Return the observer of the installed torch, compiled on first use if none was shipped.
 
     Raises:
-        ObserverBuildError: it does not compile; the message quotes the compiler.
-        CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
+        NativeError: it does not compile; the message quotes the compiler.
+        CompilerNotFoundError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
     return Observer(load_built(OBSERVER.obtain()))

@@ -26,7 +26,7 @@ def amended(library: UdfLibrary, function: str) -> tuple[Any, ...]:
     """Return a pointer to ``struct amended`` for each of ``enum dtype``; None where it has none.
 
     Raises:
-        LibraryFormatError: the library's file is missing or damaged.
+        LibraryError: the library's file is missing or damaged.
     """
     return (
         (None, None, None)

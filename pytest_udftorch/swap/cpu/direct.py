@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import CpuLaunchBuildError, CpuLaunchError, UdfError
+from pytest_udftorch.errors import NativeError, UdfError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.overrides import dispatcher
@@ -101,7 +101,7 @@ class Direct:
                 ``cpu_loops.h``, that the kernel in Python computes; the others go to stock.
 
         Raises:
-            CpuLaunchError: torch rejects a kernel. Then none is registered.
+            NativeError: torch rejects a kernel. Then none is registered.
         """
         try:
             for name in filter(self.knows, names):
@@ -145,7 +145,7 @@ class Direct:
     def _call(self, call: Callable[..., int], *args: Any) -> None:
         message = ctypes.create_string_buffer(4096)
         if call(*args, message, len(message)):
-            raise CpuLaunchError(
+            raise NativeError(
                 "A kernel for the CPU that is run from C++ cannot be put into torch's "
                 f"dispatcher, or taken out of it: {message.value.decode(errors='replace')}. Set "
                 f"{VARIABLE}=python to go through Python, and report torch's version."
@@ -191,8 +191,8 @@ def load() -> Direct | None:
     return _loaded
 
 
-def _failed(version: str, message: str) -> CpuLaunchBuildError:
-    return CpuLaunchBuildError(
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
         f"The launcher of CPU operators for torch {version} cannot be compiled, so they are "
         f"called through Python. The compiler says:\n{message}\n{HEADERS_NEEDED}"
     )

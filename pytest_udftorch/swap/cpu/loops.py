@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.errors import SourceError
 from pytest_udftorch.swap.cpu import direct
 from pytest_udftorch.swap.cpu.c_source import source
 from pytest_udftorch.swap.cpu.corrections import amended
@@ -48,8 +48,8 @@ _WHOLE: Final = ctypes.CFUNCTYPE(
 )
 
 
-def _failed(step: Step, said: str) -> SourceCompileError:
-    return SourceCompileError(
+def _failed(step: Step, said: str) -> SourceError:
+    return SourceError(
         f"The loops of CPU operators do not compile with {step.tool}. Install the clang that "
         f"pytest_udftorch was built with, or report this message:\n{said}"
     )

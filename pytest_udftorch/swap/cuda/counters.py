@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CudaGraphCaptureError
+from pytest_udftorch.errors import SessionBusyError
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.native.manifest import WATCHED
 from pytest_udftorch.swap.native.runtime import Cells, runtime
@@ -264,7 +264,7 @@ class Counters:
         """Wait for the GPUs; return cells and operators, with the runtime's ids of strings.
 
         Raises:
-            CudaGraphCaptureError: the calling thread is capturing a CUDA graph.
+            SessionBusyError: the calling thread is capturing a CUDA graph.
         """
         parts = [(fields.empty_cells(0), np.zeros(0, fields.OPERATOR))]
         if os.getpid() != self._pid:
@@ -274,7 +274,7 @@ class Counters:
             for device, chunks in self._chunks.items():
                 with _plain(device) as torch:
                     if torch.cuda.is_current_stream_capturing():
-                        raise CudaGraphCaptureError(
+                        raise SessionBusyError(
                             "The profile was asked for while a CUDA graph is being captured. "
                             "Reading it waits for the GPU, which would spoil the capture. Ask "
                             "when the capture has ended."

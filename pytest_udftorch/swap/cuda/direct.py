@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import CudaLaunchBuildError, CudaLaunchError, UdfError
+from pytest_udftorch.errors import NativeError, UdfError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
@@ -90,7 +90,7 @@ class Direct:
             in_registers: the longest row that a program holds as a whole.
 
         Raises:
-            CudaLaunchError: torch rejects a kernel. Then none is registered.
+            NativeError: torch rejects a kernel. Then none is registered.
         """
         self._sizes(few, in_registers)
         self._owner = owner
@@ -169,7 +169,7 @@ class Direct:
     def _call(self, call: Callable[..., int], *args: Any) -> None:
         message = ctypes.create_string_buffer(4096)
         if call(*args, message, len(message)):
-            raise CudaLaunchError(
+            raise NativeError(
                 "A kernel for CUDA that is launched from C++ cannot be put into torch's "
                 f"dispatcher, or taken out of it: {message.value.decode(errors='replace')}. Set "
                 f"{VARIABLE}=python to launch from Python, and report torch's version."
@@ -232,8 +232,8 @@ def counting(*, on: bool) -> None:
         _loaded.counting(on=on)
 
 
-def _failed(version: str, message: str) -> CudaLaunchBuildError:
-    return CudaLaunchBuildError(
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
         f"The launcher of CUDA kernels for torch {version} cannot be compiled, so they are "
         f"launched from Python. The compiler says:\n{message}\n{HEADERS_NEEDED}"
     )

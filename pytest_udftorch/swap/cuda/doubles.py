@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from pytest_udftorch.errors import SwapMismatchError
+from pytest_udftorch.errors import SwapError
 from pytest_udftorch.swap.cuda.launcher import Launcher, on_device, stock_kernel, wake_triton
 from pytest_udftorch.swap.operators.row import Pointwise
 from pytest_udftorch.swap.operators.table import POINTWISE
@@ -39,7 +39,7 @@ class Doubles:
         """Compute ``y`` from a tensor of the same strides; both are float64 and dense.
 
         Raises:
-            SwapMismatchError: the kernel does not give the UDF's bits.
+            SwapError: the kernel does not give the UDF's bits.
         """
         if not y.numel():
             return
@@ -82,7 +82,7 @@ class Doubles:
         different = y.cpu().view(torch.int64) != known.encodings
         if bool(different.any()):
             at = int(different.to(torch.uint8).argmax())
-            raise SwapMismatchError(
+            raise SwapError(
                 f"The Triton kernel of float64 {function} for eager CUDA gives "
                 f"{float(y[at]).hex()} for {float(x[at]).hex()} where the UDF gives "
                 f"{float(known.expected[at]).hex()}: Triton did not link the library of the "

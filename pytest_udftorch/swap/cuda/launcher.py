@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CompilerNotFoundError, CompilerTooOldError, LibdeviceError
+from pytest_udftorch.errors import CompilerNotFoundError, CudaFormError
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.operators.calls import WHOLE
 from pytest_udftorch.swap.overrides.active import Active
@@ -140,7 +140,7 @@ class Launcher:
         if parts := for_gpus(self.active.composites):
             try:
                 self._composites = str(composites_for(parts))
-            except (CompilerNotFoundError, CompilerTooOldError):
+            except CompilerNotFoundError:
                 pass  # a wheel without a compiler: activations keep their formulas
             else:
                 self.composites = frozenset(n for part in parts for n, _ in part.functions)
@@ -226,7 +226,7 @@ class Launcher:
         try:
             import triton
         except ImportError as error:
-            raise LibdeviceError(
+            raise CudaFormError(
                 "A session swaps functions of CUDA operators with Triton kernels, but triton "
                 f"cannot be imported: {error}. Install it (pip install triton), or leave CUDA "
                 "tensors out of the session."

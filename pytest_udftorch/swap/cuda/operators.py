@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CudaGraphCaptureError, SwapMismatchError, SwapReachedNothingError
+from pytest_udftorch.errors import SessionBusyError, SwapError
 from pytest_udftorch.swap.cuda import (
     alignments,
     attention,
@@ -203,13 +203,13 @@ def refuse_capture() -> None:
     """Raise if the calling thread is capturing a CUDA graph.
 
     Raises:
-        CudaGraphCaptureError: it is.
+        SessionBusyError: it is.
     """
     import torch
 
     cuda: Any = torch.cuda
     if cuda.is_initialized() and cuda.is_current_stream_capturing():
-        raise CudaGraphCaptureError(
+        raise SessionBusyError(
             "A CUDA graph is being captured: a session opened now would give the graph some "
             "kernels of one library and some of another. Open the session before the capture, "
             "or when it has ended. Nothing was changed."
@@ -220,8 +220,7 @@ def check(launcher: Launcher) -> None:
     """Check that a kernel compiled by Triton gives the UDF's bits.
 
     Raises:
-        SwapReachedNothingError: Triton does not use the session's libdevice.
-        SwapMismatchError: the kernel gives other bits.
+        SwapError: Triton does not use the session's libdevice; the kernel gives other bits.
     """
     for part in launcher.active.parts:
         for function, dtype in part.functions:
@@ -241,7 +240,7 @@ def _check_one(launcher: Launcher, build: Any, function: str) -> None:
     except Exception as error:
         if "__nv_udf_" not in str(error):
             raise
-        raise SwapReachedNothingError(
+        raise SwapError(
             f"Triton cannot link the functions of {build.library.name!r} into a kernel: "
             f"{error}\nIt does not use the libdevice that the session gives it. Unset your own "
             "knobs.nvidia.libdevice_path, or report triton's version."
@@ -250,7 +249,7 @@ def _check_one(launcher: Launcher, build: Any, function: str) -> None:
     different = got.view(torch.int32) != known.encodings
     if bool(different.any()):
         at = int(different.to(torch.uint8).argmax())
-        raise SwapMismatchError(
+        raise SwapError(
             f"The Triton kernel of {function} for eager CUDA gives "
             f"{float(got[at]).hex()} for {float(known.layouts['contiguous'][0][at]).hex()} "
             f"where the UDF gives {float(known.expected[at]).hex()}: Triton did not link the "

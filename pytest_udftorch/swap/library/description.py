@@ -314,24 +314,24 @@ def described_operator(udf: UdfOperator) -> UdfOperator:
         The UDF, with the name that torch's dispatcher gives the operator.
 
     Raises:
-        LibraryFormatError: the operator's name is malformed, there is no such dtype, or the
+        LibraryError: the operator's name is malformed, there is no such dtype, or the
             dispatch keys are not names or one of them occurs twice.
     """
     where = f'operators."{udf.name}"'
     if not _OPERATOR_NAME.fullmatch(udf.name):
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"[{where}] is not the name of an operator. Write namespace, name and overload in "
             'quotes, as torch does: [operators."aten::log.out"].'
         )
     keys = udf.dispatch_keys
     named = bool(keys) and all(isinstance(k, str) and k for k in keys)
     if not named or len(set(keys)) < len(keys):
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"dispatch_keys of [{where}] must be names, each once: {list(keys)!r}."
         )
     for dtype in udf.dtypes:
         if dtype not in OPERATOR_DTYPES:
-            raise errors.LibraryFormatError(
+            raise errors.LibraryError(
                 f"dtypes of [{where}]: there is no dtype {dtype!r}. "
                 f"{errors.nearest(str(dtype), OPERATOR_DTYPES)}"
             )
@@ -374,12 +374,12 @@ def _entry_points() -> Iterable[metadata.EntryPoint]:
     """Return what the installed packages offer.
 
     Raises:
-        LibraryFormatError: the entry points of a package cannot be read.
+        LibraryError: the entry points of a package cannot be read.
     """
     try:
         return metadata.entry_points(group=ENTRY_POINT_GROUP)
     except Exception as error:  # importlib checks nothing
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"The entry points of {_damaged_package()} cannot be read, so it is not known which "
             f"libraries are installed: {plain_data.shown(error)}. Reinstall or remove it."
         ) from error
@@ -427,7 +427,7 @@ def _entry_folder(entry: metadata.EntryPoint) -> Path:
             value = next(iter(value.__path__))
         return Path(value)
     except Exception as error:
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"Entry point {entry.name!r} = {entry.value!r} in group {ENTRY_POINT_GROUP!r} gives no "
             f"folder: {error!r}. It must name a package that holds {DESCRIPTION_FILE}, a path, or "
             "a function that returns one."
@@ -441,7 +441,7 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
 
     Raises:
         UnknownLibraryError: there is no such name or folder.
-        LibraryFormatError: the folder is not a valid library.
+        LibraryError: the folder is not a valid library.
     """
     if isinstance(which, UdfLibrary):
         return which
@@ -485,7 +485,7 @@ def load_library(folder: Path) -> UdfLibrary:
     """Read and check ``folder/udf.toml``, and those of the libraries that it inherits from.
 
     Raises:
-        LibraryFormatError: a file is missing, has a syntax error, an unknown or missing key, a
+        LibraryError: a file is missing, has a syntax error, an unknown or missing key, a
             value of the wrong type, or an unknown function or dtype, or names a missing file; or
             a library inherits from itself, or from one that swaps nothing.
     """
@@ -505,20 +505,20 @@ def _line(folder: Path) -> Iterator[_Seen]:
         try:
             path, state = _found(following)
             described = _read(path, state)
-        except errors.LibraryFormatError as error:
+        except errors.LibraryError as error:
             if heir is None:
                 raise
-            raise errors.LibraryFormatError(
+            raise errors.LibraryError(
                 f"{heir}: it inherits from {following}, which cannot be used. {error}"
             ) from error
         if heir is not None and described.library.stock:
-            raise errors.LibraryFormatError(
+            raise errors.LibraryError(
                 f"{heir}: it inherits from {following}, which has stock = true and therefore no "
                 "functions. Name another library, or remove inherit."
             )
         if path in seen:
             circle = " -> ".join(str(p.parent) for p in (*seen[seen.index(path) :], path))
-            raise errors.LibraryFormatError(
+            raise errors.LibraryError(
                 f"{seen[0]}: inherit leads in a circle: {circle}. Remove the key from one of them."
             )
         seen.append(path)
@@ -533,12 +533,12 @@ def _found(folder: Path) -> _Seen:
         path = Path(os.path.realpath(folder), DESCRIPTION_FILE)
         state = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is not a UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
         ) from None
     except (OSError, ValueError) as error:
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"{plain_data.shown(str(path))} cannot be read: {error}. Check the path and its "
             "permissions."
         ) from None
@@ -606,11 +606,11 @@ def _read(path: Path, state: tuple[int, ...]) -> _Described:
     try:
         data = plain_data.parse_toml(plain_data.read_file(path))
     except OSError as error:
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"{path} cannot be read: {error}. Check the file and its permissions."
         ) from error
     except plain_data.Malformed as error:
-        raise errors.LibraryFormatError(f"{path} is not valid TOML: {error}") from error
+        raise errors.LibraryError(f"{path} is not valid TOML: {error}") from error
     return _Reader(path).described(data)
 
 
@@ -621,8 +621,8 @@ class _Reader:
         self.path = path
         self.folder = path.parent
 
-    def fail(self, what: str) -> errors.LibraryFormatError:
-        return errors.LibraryFormatError(f"{self.path}: {what}")
+    def fail(self, what: str) -> errors.LibraryError:
+        return errors.LibraryError(f"{self.path}: {what}")
 
     def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
         value = data.get(key)
@@ -850,7 +850,7 @@ class _Reader:
                     dtypes=tuple(keys.get("dtypes", ())),
                 )
             )
-        except errors.LibraryFormatError as error:
+        except errors.LibraryError as error:
             raise self.fail(str(error)) from None
         if ("source" in keys) == ("python" in keys):
             raise self.fail(f"[{where}] needs either a source in C++ or a file python.")

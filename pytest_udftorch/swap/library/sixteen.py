@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.errors import LibraryFormatError
+from pytest_udftorch.errors import LibraryError
 from pytest_udftorch.swap.library.description import UdfLibrary
 
 DTYPES: Final = ("bfloat16", "float16")
@@ -33,7 +33,7 @@ def words(library: UdfLibrary, dtype: str) -> Mapping[str, Columns]:
     """Return function -> its inputs and results; empty if the library names no file.
 
     Raises:
-        LibraryFormatError: the library's file is missing or damaged.
+        LibraryError: the library's file is missing or damaged.
     """
     return {} if library.sixteen is None else read(library.sixteen, library.name).get(dtype, {})
 
@@ -43,7 +43,7 @@ def read(path: Path, library: str) -> Mapping[str, Mapping[str, Columns]]:
     """Return dtype -> function -> its inputs and results, as a library's file names them.
 
     Raises:
-        LibraryFormatError: the file is missing or damaged.
+        LibraryError: the file is missing or damaged.
     """
     try:
         data = shapes.parse_json(shapes.read_file(path))
@@ -57,7 +57,7 @@ def read(path: Path, library: str) -> Mapping[str, Mapping[str, Columns]]:
                 if at != sorted(set(at)) or len(at) != len(result):
                     raise shapes.Malformed(f"{dtype}.{name} is unsorted, or its rows differ")
     except (OSError, shapes.Malformed) as error:
-        raise LibraryFormatError(
+        raise LibraryError(
             f"{path}, which UDF library {library!r} names as sixteen, cannot be used: {error}. "
             "Write it anew, or take the key out of udf.toml."
         ) from error

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import package
 from pytest_udftorch.base.host import require_host
-from pytest_udftorch.errors import NativeLibraryError
+from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.library.symbols import PROCESSORS, Processor, this_processor
 
 _ABI: Final = 3  # UDFRT_ABI in native/c/udfrt.h
@@ -92,11 +92,11 @@ def native_file(name: str) -> Path:
     """Return the path of an installed native file.
 
     Raises:
-        NativeLibraryError: it is not installed.
+        NativeError: it is not installed.
     """
     for path in native_files(name):
         return path
-    raise NativeLibraryError(
+    raise NativeError(
         f"{name} is not installed with pytest_udftorch. Install the package (pip install .) "
         "instead of importing its source tree."
     )
@@ -106,13 +106,13 @@ def pass_plugin() -> tuple[Path, int]:
     """Return the path of the LLVM pass plugin and the LLVM major version it is built for.
 
     Raises:
-        NativeLibraryError: it is not installed.
+        NativeError: it is not installed.
     """
     for path in native_files("UdfPass-*.so"):
         match = re.fullmatch(r"UdfPass-(\d+)\.so", path.name)
         if match:
             return path, int(match.group(1))
-    raise NativeLibraryError(
+    raise NativeError(
         "The LLVM pass plugin UdfPass-<LLVM major>.so is not installed with pytest_udftorch. "
         "Install the package (pip install .) where LLVM's development files are present."
     )
@@ -124,7 +124,7 @@ def runtime() -> Runtime:
 
     Raises:
         UnsupportedHostError: this system, processor or Python cannot have it.
-        NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
+        NativeError: it is missing, cannot be loaded, or has another ABI.
     """
     require_host()
     return Runtime(native_file("libudfrt.so"))
@@ -134,13 +134,13 @@ def load_built(path: Path) -> ctypes.CDLL:
     """Load a library out of the build cache.
 
     Raises:
-        NativeLibraryError: it cannot be loaded.
+        NativeError: it cannot be loaded.
     """
     runtime()  # a profiled library names it; once loaded, the loader finds it by that name
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise NativeLibraryError(
+        raise NativeError(
             f"The cached build {path} cannot be loaded: {error}. Delete its folder; the next run "
             "builds it again."
         ) from error
@@ -166,9 +166,9 @@ class Runtime:
             self._lib = ctypes.CDLL(str(path))
             abi = self._lib.udfrt_abi()
         except (OSError, AttributeError) as error:
-            raise NativeLibraryError(f"{path} cannot be used: {error}. Reinstall.") from error
+            raise NativeError(f"{path} cannot be used: {error}. Reinstall.") from error
         if abi != _ABI:
-            raise NativeLibraryError(
+            raise NativeError(
                 f"{path} has ABI {abi}, but this package needs {_ABI}: another version left it. "
                 "Reinstall pytest_udftorch."
             )
@@ -232,7 +232,7 @@ class Runtime:
         found = (_CSlot * capacity)()
         count = self._lib.udfrt_find(names, len(symbols), files, len(objects), found, capacity)
         if count < 0 or count > capacity:
-            raise NativeLibraryError(
+            raise NativeError(
                 f"The relocations of {', '.join(objects)} cannot be read ({count} slots)."
             )
         return _slots(found[:count], symbols, objects, this_processor())
@@ -247,7 +247,7 @@ class Runtime:
             The processor that the file is for, and the slots with their addresses in the file.
 
         Raises:
-            NativeLibraryError: it is not a 64-bit shared object for a processor that is known.
+            NativeError: it is not a 64-bit shared object for a processor that is known.
         """
         names = (ctypes.c_char_p * len(symbols))(*(s.encode() for s in symbols))
         capacity = 4 * len(symbols)
@@ -256,7 +256,7 @@ class Runtime:
             os.fsencode(path), names, len(symbols), found, capacity, ctypes.byref(machine)
         )
         if count < 0 or count > capacity:
-            raise NativeLibraryError(
+            raise NativeError(
                 f"The relocations of {path} cannot be read ({count} slots): it is not a shared "
                 f"object for {' or '.join(_MACHINES)}. Name a libtorch of the registry's wheels."
             )
@@ -318,7 +318,7 @@ class Cells:
         self._lib = lib
         abi = lib.udfprof_abi()
         if abi != _PROFILER_ABI:
-            raise NativeLibraryError(
+            raise NativeError(
                 f"libudfrt.so counts in the layout {abi}, but this package reads {_PROFILER_ABI}: "
                 "another version left it. Reinstall pytest_udftorch."
             )

@@ -15,14 +15,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import ObserverBuildError, UdfError
+from pytest_udftorch.errors import NativeError, UdfError
 from pytest_udftorch.swap.native.runtime import address as native_address
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 
-def _failed(version: str, message: str) -> ObserverBuildError:
-    return ObserverBuildError(
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
         f"The recorder does not compile against torch {version}, so runs are recorded in Python, "
         f"which takes longer. The compiler says:\n{message}\n{HEADERS_NEEDED}"
     )

@@ -40,7 +40,7 @@ def case(build: Build, function: str, dtype: str) -> Case:
 
     Raises:
         WrongBuildError: the results are not those that the library records.
-        LibraryFormatError: what it records cannot be read.
+        LibraryError: what it records cannot be read.
     """
     key = (build.build_id, function, dtype)
     if key not in _cases:

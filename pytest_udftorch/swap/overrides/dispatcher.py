@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import RestoreError, SwapReachedNothingError
+from pytest_udftorch.errors import RestoreError, SwapError
 from pytest_udftorch.swap.overrides.stack import Stacked
 
 
@@ -232,7 +232,7 @@ class Overrides(Stacked[Layer]):
                 try:
                     override.register()
                 except RuntimeError as error:
-                    raise SwapReachedNothingError(
+                    raise SwapError(
                         f"torch rejects a kernel for {at[0]} at {at[1]}: {error}. Another "
                         "tool may have registered one, or the operator has no stock kernel."
                     ) from error

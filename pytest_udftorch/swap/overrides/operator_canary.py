@@ -26,9 +26,9 @@ def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
         declared name -> ``operator key`` -> calls that reached the override.
 
     Raises:
-        SwapReachedNothingError: torch did not call an override.
-        OperatorRecursionError: a UDF called the operator that it stands in for.
-        OperatorResultError: a UDF failed, or its result has another shape, dtype or device.
+        SwapError: torch did not call an override.
+        OperatorError: a UDF called the operator that it stands in for; a UDF failed, or its result
+            has another shape, dtype or device.
     """
     reached: dict[str, dict[str, int]] = {}
     for override in overrides:
@@ -51,7 +51,7 @@ def _probe(override: Override) -> int:
             said = f" It said: {error}."
     calls = override.hits() - before
     if not calls:
-        raise errors.SwapReachedNothingError(
+        raise errors.SwapError(
             f"A call of {spec.operator} on tensors of the dispatch key {spec.key} did not reach "
             f"the UDF, so it would not be used. Everything was restored.{said} Another tool may "
             "have registered a kernel above it."
@@ -81,14 +81,14 @@ def _try(override: Override) -> None:
         got = call(*ours.positional, **ours.keywords)
     except Exception as error:
         if override.recursions() > before:
-            raise errors.OperatorRecursionError(str(error).splitlines()[0]) from error
-        raise errors.OperatorResultError(
+            raise errors.OperatorError(str(error).splitlines()[0]) from error
+        raise errors.OperatorError(
             f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
             f"takes: {type(error).__name__}: {error}\nLimit the UDF by dtypes, or make it call the "
             "stock kernel for what it does not handle (docs/swap/operators.md)."
         ) from error
     if _kinds(got) != _kinds(expected):
-        raise errors.OperatorResultError(
+        raise errors.OperatorError(
             f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
             f"stock kernel gives {_kinds(expected)}."
         )

@@ -79,17 +79,17 @@ def operator_udf(
         library calls the Python function.
 
     Raises:
-        LibraryFormatError: ``operator`` cannot be the name of an operator, there is no such
+        LibraryError: ``operator`` cannot be the name of an operator, there is no such
             dtype, or the keys or dtypes are not a sequence of names.
     """
     if not isinstance(operator, str):
-        raise errors.LibraryFormatError(
+        raise errors.LibraryError(
             f"operator_udf was given {type(operator).__name__}, but it takes torch's name of the "
             'operator that the UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
         )
     for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
         if isinstance(names, str):
-            raise errors.LibraryFormatError(
+            raise errors.LibraryError(
                 f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
             )
 
@@ -134,7 +134,7 @@ def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
     functions = tuple(dict.fromkeys(udf.function for udf in udfs if udf.source == source))
     try:
         compiler = find_compiler()
-    except (errors.CompilerNotFoundError, errors.CompilerTooOldError) as error:
+    except errors.CompilerNotFoundError as error:
         raise type(error)(
             f"The operators of UDF library {library.name!r} in {source.name} are C++, which has to "
             f"be compiled. {error}"
@@ -200,13 +200,11 @@ def _failed(functions: Sequence[str], step: Step, said: str) -> errors.UdfError:
     unknown = re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
     missing = [f for f in functions if unknown and f"'{f.split('::')[-1]}'" in said]
     if missing:
-        return errors.SignatureError(
+        return errors.SourceError(
             f"{step.source} does not define {', '.join(missing)}, which udf.toml names. The "
             f"compiler says:\n{said[-4000:]}"
         )
-    return errors.SourceCompileError(
-        f"{step.source} does not compile. The compiler says:\n{said[-8000:]}"
-    )
+    return errors.SourceError(f"{step.source} does not compile. The compiler says:\n{said[-8000:]}")
 
 
 def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
@@ -287,7 +285,7 @@ def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
         lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
     )
     if not made:
-        raise errors.SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
+        raise errors.SourceError(f"torch rejects a kernel of {spec.operator}: {message}")
     return int(made)
 
 
@@ -316,7 +314,7 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
     name = f"udf_operators_{hashlib.sha256(f'{path}{state}'.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise errors.PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
+        raise errors.SourceError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and Triton look for it
     try:
@@ -326,7 +324,7 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
         if not isinstance(error, Exception):
             raise
         said = "".join(traceback.format_exception(error, limit=-1)).strip()
-        raise errors.PythonUdfError(f"{path} cannot be imported: {said}") from error
+        raise errors.SourceError(f"{path} cannot be imported: {said}") from error
     return module
 
 
@@ -346,7 +344,7 @@ def _python(udf: UdfOperator) -> _Function:
         function = getattr(module, udf.function, None)
         what, text = f"{udf.function} of {path}", path.read_text(encoding="utf-8")
     if not callable(function):
-        raise errors.SignatureError(
+        raise errors.SourceError(
             f"{path} does not define the function {udf.function!r}, which udf.toml names."
         )
     return _Function(
@@ -391,15 +389,14 @@ def prepare(
             :attr:`Prepared.operators`.
 
     Raises:
-        UnknownOperatorError: torch has no such operator or overload.
-        DispatchKeyError: there is no such dispatch key, or this machine has no device of any that
-            is named.
-        CompositeOperatorError: torch computes the operator by calling others.
-        SignatureError: a function is missing, or its type does not fit torch's schema.
-        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: a source cannot be compiled.
-        PythonUdfError: a Python file cannot be imported.
+        OperatorError: torch has no such operator or overload; there is no such dispatch key, or
+            this machine has no device of any that is named; torch computes the operator by calling
+            others.
+        SourceError: a function is missing, or its type does not fit torch's schema; a Python file
+            cannot be imported.
+        SourceError, CompilerNotFoundError: a source cannot be compiled.
         CacheError: the cache folder cannot be written.
-        ProfileDepthError: a profile has no room for so many overloads.
+        ProfileError: a profile has no room for so many overloads.
     """
     if not names:
         return Prepared()
@@ -421,7 +418,7 @@ def prepare(
         parts.append(f"{udf} {function.build_id}")
     if missing and not found:
         udf = missing[0]
-        raise errors.DispatchKeyError(
+        raise errors.OperatorError(
             f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
             "the UDF could not be reached. Leave it out with functions=(...) or "
             "--udf-functions, or give it a dispatch key of this machine."
@@ -431,14 +428,14 @@ def prepare(
         spec = override.spec
         other = taken.setdefault((spec.operator, spec.key), spec.declared)
         if other != spec.declared:
-            raise errors.SignatureError(
+            raise errors.SourceError(
                 f"UDF library {library.name!r} overrides {spec.operator} at {spec.key} twice: by "
                 f"{other} and by {spec.declared}. Keep one."
             )
     made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
     if profiled:
         if len(made.operators) > OPERATOR_UDFS:
-            raise errors.ProfileDepthError(
+            raise errors.ProfileError(
                 f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
                 f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
             )
@@ -450,7 +447,7 @@ def prepare(
 def _check_name(name: str) -> None:
     known = schemas.overloads(name)
     if known and name not in known:  # a name without an overload
-        raise errors.UnknownOperatorError(
+        raise errors.OperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
         )
@@ -492,7 +489,7 @@ def _roles(name: str, function: _Function) -> tuple[str, list[tuple[Role, str]]]
             if not bad:
                 return out, roles
             why = "\n".join(bad)
-    raise errors.SignatureError(
+    raise errors.SourceError(
         f"{function.what} does not fit the operator {name}. torch's schema is\n  {written}\n"
         f"{why}\nGive the function the schema's parameters, in C++ in torch's own types "
         "(const Tensor& for Tensor, Tensor& for Tensor(a!), double for float, int64_t for int)."

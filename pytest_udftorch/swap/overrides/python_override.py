@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import OperatorRecursionError, OperatorStateError
+from pytest_udftorch.errors import OperatorError, SessionStateError
 from pytest_udftorch.swap.native.runtime import runtime
 from pytest_udftorch.swap.overrides.dispatcher import (
     Frame,
@@ -39,11 +39,11 @@ def stock(*args: Any, **kwargs: Any) -> Any:
     In C++ this is ``udf::stock<function>``.
 
     Raises:
-        OperatorStateError: no UDF at operator level that is written in Python is running on this
+        SessionStateError: no UDF at operator level that is written in Python is running on this
             thread.
     """
     if not thread.frames:
-        raise OperatorStateError(
+        raise SessionStateError(
             "pytest_udftorch.stock was called while no UDF at operator level runs on this "
             "thread. It calls the stock kernel of the operator whose UDF torch is calling; use it "
             "only in a UDF."
@@ -159,7 +159,7 @@ class PythonOverride:
                 if frame.stock:
                     return True
                 thread.recursions += 1
-                raise OperatorRecursionError(
+                raise OperatorError(
                     f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, which "
                     "it replaces itself, so it would recurse without end. Call the stock kernel "
                     "with pytest_udftorch.stock(...), or write the UDF without this operator."

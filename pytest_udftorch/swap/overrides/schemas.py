@@ -36,7 +36,7 @@ def schema(name: str) -> Any:
     """Return torch's schema of an overload.
 
     Raises:
-        UnknownOperatorError: the dispatcher has no such operator or overload.
+        OperatorError: the dispatcher has no such operator or overload.
     """
     import torch
 
@@ -45,12 +45,12 @@ def schema(name: str) -> Any:
         return compat.schema(base, last)
     known = overloads(base)
     if known:
-        raise errors.UnknownOperatorError(
+        raise errors.OperatorError(
             f"torch {torch.__version__} has no operator {name!r}. The overloads of {base}: "
             f"{', '.join(known)}."
         )
     bases = {n.partition(".")[0] for n in _operator_names()}
-    raise errors.UnknownOperatorError(
+    raise errors.OperatorError(
         f"torch {torch.__version__} has no operator {name!r}. {_near(base, bases)}"
     )
 
@@ -74,23 +74,23 @@ def check_key(name: str, key: str) -> bool:
     """Check an operator's dispatch key; tell whether this machine has a device of it.
 
     Raises:
-        DispatchKeyError: torch has no such key, or it does not belong to a backend.
-        CompositeOperatorError: torch computes the operator by others at this key.
+        OperatorError: torch has no such key, or it does not belong to a backend; torch computes the
+            operator by others at this key.
     """
     import torch
 
     if key not in compat.dispatch_keys():
-        raise errors.DispatchKeyError(
+        raise errors.OperatorError(
             f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
             f"{errors.nearest(key, BACKENDS)}"
         )
     if key not in BACKENDS:
-        raise errors.DispatchKeyError(
+        raise errors.OperatorError(
             f"{name}: the dispatch key {key!r} does not belong to a backend "
             f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
         )
     if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
-        raise errors.CompositeOperatorError(
+        raise errors.OperatorError(
             f"torch computes {name} by other operators, which also give its gradient. A kernel of "
             "its own would have none. Override the operators that it calls; torch.profiler shows "
             "them."

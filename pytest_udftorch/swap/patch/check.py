@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import PatchCheckError
+from pytest_udftorch.errors import PatchError
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, golden_points
 from pytest_udftorch.swap.patch import fresh_process as fresh
 
@@ -33,7 +33,7 @@ def check(folder: Path, library: Path, functions: Mapping[str, Sequence[str]]) -
         functions: torch's name -> dtypes.
 
     Raises:
-        PatchCheckError: the process fails or loads another torch, a result differs from the
+        PatchError: the process fails or loads another torch, a result differs from the
             library's own, or an operator calls no symbol that is bound.
     """
     keys = [(name, dtype) for name, dtypes in functions.items() for dtype in dtypes]
@@ -68,8 +68,8 @@ def check(folder: Path, library: Path, functions: Mapping[str, Sequence[str]]) -
         raise _failed(folder, "\n".join(problems))
 
 
-def _failed(folder: Path, why: str) -> PatchCheckError:
-    return PatchCheckError(
+def _failed(folder: Path, why: str) -> PatchError:
+    return PatchError(
         f"A fresh Python process with PYTHONPATH={folder} does not compute with the library's "
         f"functions:\n{why}\nIf it names functions, leave them out with --functions."
     )

@@ -20,12 +20,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import package
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.errors import (
-    PatchCheckError,
-    PatchFolderError,
-    PatchLibraryError,
-    TorchNotFoundError,
-)
+from pytest_udftorch.errors import PatchError, TorchNotFoundError
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library, is_operator
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS
 from pytest_udftorch.swap.native.runtime import runtime
@@ -141,11 +136,10 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
         out: the folder to make; it may exist if it is empty.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError: see ``find_library``.
-        PatchLibraryError: the library, or the selection, holds no functions.
-        PatchFolderError: ``out`` cannot be the folder of a patch.
+        UnknownLibraryError, LibraryError, UnknownFunctionError: see ``find_library``.
+        PatchError: the library, or the selection, holds no functions; ``out`` cannot be the folder
+            of a patch; the patch does not do what it should.
         TorchNotFoundError: there is no torch to patch.
-        PatchCheckError: the patch does not do what it should.
         WrongBuildError: a build in the cache is not of the library.
     """
     library = find_library(which)
@@ -167,7 +161,7 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
             try:
                 _check_manifest(manifest)
             except shapes.Malformed as error:
-                raise PatchFolderError(
+                raise PatchError(
                     f"A patch of {torch.folder} cannot be recorded: {error}."
                 ) from None
             (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -177,7 +171,7 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
             aside.replace(out)
             sync(out.parent)
     except OSError as error:
-        raise PatchFolderError(
+        raise PatchError(
             f"The patch cannot be written to {out}: {error}. Choose another --out, on a disk that "
             "has room."
         ) from error
@@ -189,14 +183,14 @@ def installed_torch() -> Torch:
 
     Raises:
         TorchNotFoundError: there is none, or it has no libtorch_cpu.so.
-        PatchFolderError: it is a patched one.
+        PatchError: it is a patched one.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise TorchNotFoundError("There is no torch to patch. Install it (pip install torch).")
     folder = Path(spec.submodule_search_locations[0]).absolute()
     if (folder.parent / MANIFEST).is_file():
-        raise PatchFolderError(
+        raise PatchError(
             f"This Python imports torch from {folder}, which is a patch itself. Take that folder "
             "out of PYTHONPATH, and patch the installed torch."
         )
@@ -221,7 +215,7 @@ def _functions(library: UdfLibrary, names: Sequence[str] | None) -> list[str]:
     chosen = [name for name in library.select(names) if not is_operator(name)]
     if library.stock or not chosen:
         what = "stands for the stock functions" if library.stock else "has only operators here"
-        raise PatchLibraryError(
+        raise PatchError(
             f"UDF library {library.name!r} {what}, and a patch can hold only CPU functions of a "
             "library. Choose a library that has some: see `udftorch libraries`."
         )
@@ -240,7 +234,7 @@ def _refuse(out: Path, torch: Torch) -> None:
     elif not os.access(out.parent, os.W_OK | os.X_OK):
         why = "cannot be made: there is no folder above it that can be written to"
     if why:
-        raise PatchFolderError(f"{out} {why}. Name an empty or a new folder with --out.")
+        raise PatchError(f"{out} {why}. Name an empty or a new folder with --out.")
 
 
 def _fill(
@@ -296,7 +290,7 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Run the patched functions in a fresh process.
 
     Raises:
-        PatchCheckError: the patch has no build for this CPU, or see ``check``.
+        PatchError: the patch has no build for this CPU, or see ``check``.
     """
     file = _build_for_this_cpu(folder, manifest)
     check(folder, file, manifest["library"]["functions"])
@@ -307,7 +301,7 @@ def _build_for_this_cpu(folder: Path, manifest: Mapping[str, Any]) -> Path:
     builds = manifest["library"]["builds"]
     levels = [level for level in builds if CPU_LEVELS[level][1] <= have]
     if not levels:
-        raise PatchCheckError(
+        raise PatchError(
             f"{folder} has functions for the CPU levels {', '.join(builds)}, none of which this "
             "CPU can run. Make a patch on this machine."
         )
@@ -341,7 +335,7 @@ def load(folder: Path) -> Patch:
     """Read the manifest of a patch.
 
     Raises:
-        PatchFolderError: the folder has none, or one that this version did not write.
+        PatchError: the folder has none, or one that this version did not write.
     """
     folder = folder.expanduser().absolute()
     try:
@@ -356,7 +350,7 @@ def load(folder: Path) -> Patch:
         why = f"cannot be read ({error.strerror})"
     except shapes.Malformed as error:
         why = f"is damaged: {error}"
-    raise PatchFolderError(
+    raise PatchError(
         f"{folder} is not a patch of `udftorch patch`: its {MANIFEST} {why}. Nothing was "
         "changed. Name the folder that --out named."
     )
@@ -398,14 +392,14 @@ def verify(folder: Path) -> list[str]:
     process runs the functions.
 
     Raises:
-        PatchFolderError: the folder is not a patch.
+        PatchError: the folder is not a patch.
     """
     patch = load(folder)
     found = [*_changed(patch), *_originals_changed(patch.manifest)]
     if not found:
         try:
             _check(patch.folder, patch.manifest)
-        except PatchCheckError as error:
+        except PatchError as error:
             found.append(str(error))
     return found
 
@@ -450,13 +444,13 @@ def undo(folder: Path) -> list[Path]:
         something else since.
 
     Raises:
-        PatchFolderError: the folder is not a patch, or something in it cannot be removed.
+        PatchError: the folder is not a patch, or something in it cannot be removed.
     """
     patch = load(folder)
     try:
         return _remove(patch)
     except OSError as error:
-        raise PatchFolderError(
+        raise PatchError(
             f"{error.filename} cannot be removed ({error.strerror}), so {folder} is still there in "
             "part. Make it writable, and undo again."
         ) from error

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.errors import SourceError
 from pytest_udftorch.swap.library.description import UdfLibrary
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS
 from pytest_udftorch.swap.native.runtime import native_file
@@ -116,8 +116,8 @@ def make_stubs(
         folder: gets a file for each of ``originals``.
 
     Raises:
-        SourceCompileError: they do not compile.
-        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
+        SourceError: they do not compile.
+        CompilerNotFoundError: see ``toolchain.find_compiler``.
     """
     clang = find_compiler().path
     texts = {
@@ -154,8 +154,8 @@ def _link(clang: Path, output: str, soname: str, *inputs: str) -> Step:
     return Step(clang, (*_LINK, "-Xlinker", "-soname", "-Xlinker", soname, *inputs, "-o", output))
 
 
-def _failed(step: Step, message: str) -> SourceCompileError:
-    return SourceCompileError(
+def _failed(step: Step, message: str) -> SourceError:
+    return SourceError(
         f"The stand-ins of a patch do not {'compile' if step.source else 'link'}:\n{message}\n"
         "Install clang and lld of LLVM's packages, or reinstall pytest_udftorch."
     )

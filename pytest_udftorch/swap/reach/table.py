@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.base.store import store_text
 from pytest_udftorch.base.table import markdown_table
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import CoverageError, nearest
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, golden_points
 from pytest_udftorch.swap.reach.catalogue import (
@@ -86,10 +86,6 @@ class ReachRow:
     changed: dict[str, list[int]] = field(default_factory=dict)
     canary: list[int] | None = None
     reason: str = ""
-
-
-class ReachError(UdfError):
-    """An operator is unknown or not repeatable, or a stored table cannot be read or written."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -264,7 +260,7 @@ def _examine(
     with trace() as symbols:
         again = run()
     if stock.isnan().any() or bool(_differs(stock, again).any()):
-        raise ReachError(
+        raise CoverageError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
             "a difference would tell nothing. Change its domain in reach/operators.py."
         )
@@ -411,7 +407,7 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
             (``torch.softmax``) for all of their operators; by default all.
 
     Raises:
-        ReachError: a name is unknown.
+        CoverageError: a name is unknown.
     """
     from pytest_udftorch.swap.reach.operators import OPERATORS
 
@@ -420,7 +416,7 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
     for name in only:
         found = {name} & known.keys() or {n for n in known if _function(n) == _function(name)}
         if not found:
-            raise ReachError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
+            raise CoverageError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
         chosen |= found
     for op in known.values():
         if only and op.name not in chosen:
@@ -443,11 +439,11 @@ def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]
         store: a file to save the rows in.
 
     Raises:
-        ReachError: an operator is unknown or not repeatable, or the file cannot be written.
+        CoverageError: an operator is unknown or not repeatable, or the file cannot be written.
         UdfError: as from building and opening a session.
     """
     if store and not store.parent.is_dir():
-        raise ReachError(f"No folder {store.parent} to store the reach table in. Make it.")
+        raise CoverageError(f"No folder {store.parent} to store the reach table in. Make it.")
     chosen = list(cases(only))
     with tempfile.TemporaryDirectory() as scratch:
         probes = {
@@ -473,7 +469,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     """Write rows and environment as JSON: operator -> direction -> lines, see :data:`_COLUMNS`.
 
     Raises:
-        ReachError: the file cannot be written.
+        CoverageError: the file cannot be written.
     """
 
     def line(*values: Any) -> str:
@@ -498,14 +494,14 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     )
     text = json.dumps({**head, "columns": _COLUMNS}, indent=1)[:-2]
     text += f',\n "rows": {{\n{operators}\n}}}}\n'
-    store_text(path, text, ReachError, "The reach table")
+    store_text(path, text, CoverageError, "The reach table")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     """Read what :func:`save` wrote: the environment it was made in, and the rows.
 
     Raises:
-        ReachError: the file is missing, is not JSON, or has another format.
+        CoverageError: the file is missing, is not JSON, or has another format.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -516,7 +512,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
             row for name, lines in document["rows"].items() for row in _of_operator(name, lines)
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReachError(
+        raise CoverageError(
             f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows

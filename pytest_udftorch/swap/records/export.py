@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytest_udftorch.base import whole_file
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.base.units import value_text
-from pytest_udftorch.errors import NoProfileError, ProfileFileError, ProfileFormatError, nearest
+from pytest_udftorch.errors import NoProfileError, ProfileFileError, nearest
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.records.layout import Records, Renamer
@@ -42,7 +42,7 @@ def _torch_trace(path: Path) -> dict[str, Any]:
         or not isinstance(trace.get("traceEvents"), list)
         or not isinstance(trace.get("baseTimeNanoseconds"), int)
     ):
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"{path} is not a trace of torch.profiler: it lacks traceEvents or "
             "baseTimeNanoseconds. Write one with profiler.export_chrome_trace(...)."
         )
@@ -183,8 +183,7 @@ def save(profile: ProfileData, path: str | Path) -> None:
     """Write one file that :meth:`Profile.load` reads back.
 
     Raises:
-        ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from
-            :class:`pytest_udftorch.watch.ProfileWriter`.
+        ProfileFileError: as from :class:`pytest_udftorch.swap.records.file.ProfileWriter`.
     """
     table = Renamer()
     cells, operators, events = (
@@ -221,8 +220,7 @@ def save_trace(
 
     Raises:
         NoProfileError: the profile has no events.
-        ProfileFormatError: ``torch_trace`` is not such a trace.
-        ProfileFileError: a file cannot be read or written.
+        ProfileFileError: ``torch_trace`` is not such a trace; a file cannot be read or written.
     """
     if not len(profile.events):
         raise NoProfileError(

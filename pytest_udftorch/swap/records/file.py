@@ -28,15 +28,7 @@ import numpy as np
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
 from pytest_udftorch.base.host import require_host
-from pytest_udftorch.errors import (
-    ProfileDamagedError,
-    ProfileFileBusyError,
-    ProfileFileError,
-    ProfileFileExistsError,
-    ProfileFormatError,
-    ProfileLossWarning,
-    ProfileVersionError,
-)
+from pytest_udftorch.errors import ProfileFileError, ProfileLossWarning
 from pytest_udftorch.swap.records.layout import (
     CELL,
     CELL_DTYPES,
@@ -171,8 +163,7 @@ def remove_earlier(folder: Path) -> None:
     """Make a folder if needed, and remove the profiles of an earlier run from it.
 
     Raises:
-        ProfileFileBusyError: one of them is being written.
-        ProfileFileError: the folder cannot be made or written to.
+        ProfileFileError: one of them is being written; the folder cannot be made or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +175,7 @@ def remove_earlier(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except BlockingIOError:
-        raise ProfileFileBusyError(
+        raise ProfileFileError(
             f"Another session is writing the profile {path}. Give each run a folder of its own."
         ) from None
     except OSError as error:
@@ -198,9 +189,8 @@ def claim(path: Path) -> int:
     """Make an empty file for a profile; return a descriptor that keeps other writers out.
 
     Raises:
-        ProfileFileBusyError: another writer has the file open.
-        ProfileFileExistsError: the file holds an earlier profile.
-        ProfileFileError: the folder cannot be made, or the file cannot be opened.
+        ProfileFileError: another writer has the file open; the file holds an earlier profile; the
+            folder cannot be made, or the file cannot be opened.
     """
     fd = -1
     try:
@@ -210,7 +200,7 @@ def claim(path: Path) -> int:
         size = os.fstat(fd).st_size
     except BlockingIOError:
         os.close(fd)
-        raise ProfileFileBusyError(
+        raise ProfileFileError(
             f"Another session is writing the profile {path}. Give each session a file, or "
             "each run a folder, of its own."
         ) from None
@@ -223,9 +213,7 @@ def claim(path: Path) -> int:
         ) from error
     if size:
         os.close(fd)
-        raise ProfileFileExistsError(
-            f"{path} holds an earlier profile. Delete it, or name another file."
-        )
+        raise ProfileFileError(f"{path} holds an earlier profile. Delete it, or name another file.")
     return fd
 
 
@@ -234,7 +222,7 @@ def whole(path: Path, strings: StringTable, meta: Mapping[str, Any]) -> Iterator
     """Yield a writer of a file that gets its name when it is whole.
 
     Raises:
-        ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from ``claim``.
+        ProfileFileError: as from ``claim``.
     """
     path = Path(os.path.realpath(path))
     held = claim(path)
@@ -294,9 +282,8 @@ class ProfileWriter:
             rank, ...; ``pid``, ``host`` and ``clocks`` are added unless given.
 
     Raises:
-        ProfileFileBusyError: another writer has the file open.
-        ProfileFileExistsError: the file holds an earlier profile.
-        ProfileFileError: the folder cannot be made, or the file cannot be opened.
+        ProfileFileError: another writer has the file open; the file holds an earlier profile; the
+            folder cannot be made, or the file cannot be opened.
     """
 
     def __init__(self, path: Path, strings: StringTable, meta: Mapping[str, Any]) -> None:
@@ -377,7 +364,7 @@ class ProfileWriter:
         self._given["parent_pid"] = self._pid
         try:
             self._open(new_path(self.path.parent))
-        except (OSError, ProfileFileError, ProfileFileBusyError, ProfileFileExistsError) as error:
+        except (OSError, ProfileFileError) as error:
             self.loss.reason = str(error)
 
     def _write(self, record: bytes) -> bool:
@@ -487,10 +474,8 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
         until_damage: stop at a damaged record instead of raising, as if it were cut there.
 
     Raises:
-        ProfileFileError: the file cannot be read.
-        ProfileFormatError: it is not a profile, or ends within its header.
-        ProfileVersionError: a newer version of this package wrote it.
-        ProfileDamagedError: its header or a record is not as it was written.
+        ProfileFileError: the file cannot be read; it is not a profile, or ends within its header; a
+            newer version of this package wrote it; its header or a record is not as it was written.
     """
     try:
         data = shapes.read_file(path, None)
@@ -510,14 +495,14 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
             offset = end
     except _Damage as damage:
         if not until_damage:
-            raise ProfileDamagedError(
+            raise ProfileFileError(
                 f"The profile {path} is damaged at byte {offset}: {damage}. Copy the file again, "
                 "or read what comes before with record.read(path, until_damage=True)."
             ) from None
         truncated = True
     events = np.concatenate(content.events) if content.events else np.zeros(0, EVENT)
     if len(events) and events["process"].max() >= len(meta.get("processes", [meta])):
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"The profile {path} has events of a process that its header does not have. It was "
             "not written by this package: make it again."
         )
@@ -527,18 +512,18 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
 
 def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
     if not data.startswith(MAGIC[: len(data)]):
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"{path} is not a profile: it does not start like one. Profiles are the files "
             "profiled-*.bin that --udf-profile-out and patched(..., profile=) write."
         )
-    short = ProfileFormatError(
+    short = ProfileFileError(
         f"The profile {path} ends within its header ({len(data)} bytes): the process died as it "
         "began to write, or the disk was full. It holds no data; delete it."
     )
     if len(data) < _HEADER.size:
         raise short
     _, order, version, _, size, stated = _HEADER.unpack_from(data)
-    damaged = ProfileDamagedError(
+    damaged = ProfileFileError(
         f"The header of the profile {path} is damaged: it does not have the checksum that it "
         "states. Copy the file again from where it was written."
     )
@@ -551,7 +536,7 @@ def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
     if zlib.crc32(text, zlib.crc32(data[: _HEADER.size - 4])) != stated:
         raise damaged
     if version > VERSION:
-        raise ProfileVersionError(
+        raise ProfileFileError(
             f"The profile {path} has version {version} of the format; this pytest_udftorch reads "
             f"up to version {VERSION}. Read it with the version that wrote it, or a newer one."
         )
@@ -566,7 +551,7 @@ def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
         if "processes" in meta and not meta["processes"]:
             raise shapes.Malformed("the header names no process")
     except shapes.Malformed as error:
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"The profile {path} was not written by this package: {error}. Make it again."
         ) from None
     return meta, size

@@ -2,7 +2,7 @@
 """Profiles: which function was called where, how often, on what range, for how long.
 
 A :class:`Profile` is made from the records of one process, or of several by
-:func:`merge`. It does not change, and needs neither torch nor the native runtime.
+:func:`merge_profiles`. It does not change, and needs neither torch nor the native runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_udftorch.base.plain_data import shown
 from pytest_udftorch.base.result import Result, Shown
-from pytest_udftorch.errors import NoProfileError, ProfileFormatError, ProfileMismatchError, nearest
+from pytest_udftorch.errors import NoProfileError, ProfileError, ProfileFileError, nearest
 from pytest_udftorch.swap.records import export, layout, runs
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.layout import DEVICES, Records, Renamer, StringTable
@@ -111,10 +111,9 @@ class Profile(Result):
 
         Raises:
             NoProfileError: a folder without a profile, or no such scope.
-            RunsDifferError: the folder holds several runs, and ``add_runs`` is not set.
-            ProfileMismatchError: they are of different libraries, builds or depths.
-            ProfileFileError, ProfileFormatError, ProfileVersionError, ProfileDamagedError:
-                as from :func:`pytest_udftorch.watch.read`.
+            ProfileError: the folder holds several runs, and ``add_runs`` is not set; they are of
+                different libraries, builds or depths.
+            ProfileFileError: as from :func:`pytest_udftorch.swap.records.file.read`.
         """
         files = _distinct(_read_all(Path(path)))
         if not add_runs:
@@ -122,7 +121,7 @@ class Profile(Result):
         if scope is not None and not any(scope in f.cells for f, _ in files):
             known = {s for f, _ in files for s in f.cells}
             raise NoProfileError(f"{path} has no scope {scope!r}. {nearest(scope, known)}")
-        return merge(_from_file(file, notes, scope) for file, notes in files)
+        return merge_profiles(_from_file(file, notes, scope) for file, notes in files)
 
     # What was profiled ---------------------------------------------------------------
 
@@ -268,12 +267,12 @@ class Profile(Result):
     save_trace = export.save_trace
 
 
-def merge(profiles: Iterable[Profile]) -> Profile:
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
     """Return one profile of several parts, processes or ranks of the same run.
 
     Raises:
         NoProfileError: there is none.
-        ProfileMismatchError: they are of different libraries, builds, depths or strides.
+        ProfileError: they are of different libraries, builds, depths or strides.
     """
     given = list(profiles)
     if not given:
@@ -283,7 +282,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
         for key in IDENTITY:
             mine, theirs = first.meta.get(key), other.meta.get(key)
             if mine != theirs:
-                raise ProfileMismatchError(
+                raise ProfileError(
                     f"Profiles that differ in {key} ({mine!r} and {theirs!r}) cannot be added "
                     f"up: the first is {first.title()}, another {other.title()}. Put them into "
                     "separate folders and load each by itself."
@@ -331,15 +330,17 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     """Return one profile for each library, ``std`` first: others are compared with it.
 
     Raises:
-        ProfileMismatchError: two of one library are of different builds or depths.
+        ProfileError: two of one library are of different builds or depths.
     """
     groups: dict[str, list[Profile]] = {}
     for profile in profiles:
         groups.setdefault(profile.label, []).append(profile)
-    return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
+    return [
+        merge_profiles(groups[label]) for label in sorted(groups, key=lambda label: label != "std")
+    ]
 
 
-def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
+def load_profiles(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
     """Read files and folders; return one profile for each library, ``std`` first.
 
     A file that is named twice, or is a copy of another, counts once.
@@ -349,7 +350,7 @@ def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Pro
         add_runs: add up the profiles of several runs, too.
 
     Raises:
-        RunsDifferError: there are several runs of a library, and ``add_runs`` is not set.
+        ProfileError: there are several runs of a library, and ``add_runs`` is not set.
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
     files = _distinct([found for path in paths for found in _read_all(Path(path))])
@@ -427,7 +428,7 @@ def _notes(file: record.ProfileFile) -> list[str]:
 def _from_file(file: record.ProfileFile, notes: Sequence[str], scope: str | None = None) -> Profile:
     meta = dict(file.meta)
     if not isinstance(meta.get("clocks"), dict):
-        raise ProfileFormatError(
+        raise ProfileFileError(
             f"The header of {file.path} lacks the clocks. It was not written by this package."
         )
     walls = [int(m["wall_ns"]) for m in file.marks if "wall_ns" in m]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_udftorch.errors import RunsDifferError
+from pytest_udftorch.errors import ProfileError
 from pytest_udftorch.swap.records.file import ProfileFile
 
 #: The name of the run that this process belongs to, if somebody gave it one.
@@ -92,7 +92,7 @@ def refuse_several(label: str, files: Sequence[ProfileFile]) -> None:
     """Check that files are of one run.
 
     Raises:
-        RunsDifferError: they are of several.
+        ProfileError: they are of several.
     """
     runs = by_run(files)
     if len(runs) < 2:
@@ -101,7 +101,7 @@ def refuse_several(label: str, files: Sequence[ProfileFile]) -> None:
         f"{_moment(files[run[0]])}: {', '.join(sorted(str(files[i].path) for i in run))}"
         for run in runs
     )
-    raise RunsDifferError(
+    raise ProfileError(
         f"These are profiles of {len(runs)} runs under {label}, and those of different runs are "
         f"not added up ({listed}). Name the files of one run, set the runs beside each other with "
         "udftorch compare, or ask for the sum: udftorch report --add-runs, or add_runs=True."

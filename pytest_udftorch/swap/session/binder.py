@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_udftorch.base.compat import import_torch
-from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
+from pytest_udftorch.errors import RestoreError, TorchNotFoundError
 from pytest_udftorch.swap.library.symbols import (
     DTYPES,
     FUNCTIONS,
@@ -236,7 +236,7 @@ class Binder(Stacked[Mapping[str, int]]):
         # the slot later. Use the address of the function itself.
         address = self.native.resolve(slot)
         if not address:
-            raise SymbolsMissingError(
+            raise TorchNotFoundError(
                 f"{slot.object} calls {slot.symbol}{slot.version and '@'}{slot.version}, but the "
                 "loader finds no such symbol. This torch installation is damaged: reinstall it."
             )

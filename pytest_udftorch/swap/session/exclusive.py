@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import ExclusiveTimeoutError, ObserverBuildError, SessionStateError
+from pytest_udftorch.errors import NativeError, SessionBusyError, SessionStateError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
@@ -95,8 +95,8 @@ class _Native:
         return list(found[: min(64, self._in_the_way(found, 64))])
 
 
-def _failed(version: str, message: str) -> ObserverBuildError:
-    return ObserverBuildError(
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
         f"The gate of exclusive sessions does not compile against torch {version}. The compiler "
         f"says:\n{message}\n{HEADERS_NEEDED}"
     )
@@ -148,8 +148,8 @@ class Gate:
             holder: an object with the attribute ``is_open``.
 
         Raises:
-            ObserverBuildError: the gate cannot be compiled, or torch or the system refuse it.
-            CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
+            NativeError: the gate cannot be compiled, or torch or the system refuse it.
+            CompilerNotFoundError: there is no usable clang.
             CacheError: the cache folder cannot be written.
             SessionStateError: the time to wait is not a number.
         """
@@ -161,7 +161,7 @@ class Gate:
         if len(self._holders) == 1 and (refused := native.start()):
             self._holders.remove(holder)
             reason = "torch accepts no callback" if refused == -1 else "no real-time signal is free"
-            raise ObserverBuildError(
+            raise NativeError(
                 f"A session cannot be exclusive in this process: {reason}. Open it without "
                 "exclusive=True."
             )
@@ -184,7 +184,7 @@ class Gate:
             what: what happens on a timeout, for the message.
 
         Raises:
-            ExclusiveTimeoutError: a thread did not leave its operator in time. The gate is open.
+            SessionBusyError: a thread did not leave its operator in time. The gate is open.
         """
         native = self._native
         if not self._holders or native is None:
@@ -194,7 +194,7 @@ class Gate:
         try:
             while not self._try(native, min(time.monotonic() + wait, deadline)):
                 if time.monotonic() >= deadline:
-                    raise ExclusiveTimeoutError(_late(native.in_the_way(), seconds, what))
+                    raise SessionBusyError(_late(native.in_the_way(), seconds, what))
                 native.open()
                 pause = min(wait, max(0.0, deadline - time.monotonic()))
                 native.pause(lock, int(1000 * pause))
@@ -217,11 +217,11 @@ class Gate:
         """Let operators begin again, if this thread has closed the gate.
 
         Raises:
-            ExclusiveTimeoutError: an operator waited so long that it did not wait any more.
+            SessionBusyError: an operator waited so long that it did not wait any more.
         """
         native = self._native
         if native is not None and native.open() and native.passed() != self._passed:
-            raise ExclusiveTimeoutError(
+            raise SessionBusyError(
                 f"A switch took so long that operators of other threads went on without it after "
                 f"{timeout() + _LONGER:g} s. Their results may mix two libraries. Open the session "
                 f"once before those threads start, or set {TIMEOUT} to more seconds."

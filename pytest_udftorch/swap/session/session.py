@@ -178,20 +178,17 @@ class Session(Result):
 
         Raises:
             SessionStateError: the session was entered before.
-            SymbolsMissingError: libtorch calls none of a function's symbols.
+            UnknownFunctionError: libtorch calls none of a function's symbols.
             CpuLevelError: torch calls vector forms wider than the build has.
-            SwapReachedNothingError: an operator did not go through the rebound slots.
-            SwapMismatchError: it did, but the result is not the UDF's.
+            SwapError: an operator did not go through the rebound slots; it did, but the result is
+                not the UDF's.
             RanksDifferError: with ``ranks="error"``, another rank has no such session.
-            CompileRunningError: torch.compile is running in another thread.
-            CudaGraphCaptureError: this thread is capturing a CUDA graph.
-            ExclusiveTimeoutError: this session or an open one is exclusive, and another thread
-                does not leave its operator.
-            ProfileBusyError: another profiled session is open in this process.
-            ObserverBuildError: what profiled sessions need does not compile.
-            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
-            OperatorRecursionError, OperatorResultError: a UDF at operator level cannot stand in
-            for its operator; see ``operator_udfs``.
+            SessionBusyError: torch.compile is running in another thread; this thread is capturing a
+                CUDA graph; this session or an open one is exclusive, and another thread does not
+                leave its operator; another profiled session is open in this process.
+            NativeError: what profiled sessions need does not compile.
+            OperatorError, SourceError: a UDF at operator level cannot stand in for its operator;
+                see ``operator_udfs``.
         """
         if self._state != "new":
             raise errors.SessionStateError(
@@ -392,7 +389,7 @@ class Session(Result):
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
-                    raise errors.SymbolsMissingError(
+                    raise errors.UnknownFunctionError(
                         f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
                         "a symbol that can be rebound; torch "
                         f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
@@ -494,14 +491,14 @@ class Session(Result):
                 with whole_operators.watching() as seen:
                     mismatch = canary.mismatch(torch, build, function, "float32", operator)
                 if function not in seen:
-                    raise errors.SwapReachedNothingError(
+                    raise errors.SwapError(
                         f"{overload} did not compute {function!r}, so the composites of "
                         f"{build.library.name!r} would not be used. Everything was restored. "
                         "Something else has overridden the operator: open the session before it, "
                         "or leave out composites=True."
                     )
                 if mismatch:
-                    raise errors.SwapMismatchError(
+                    raise errors.SwapError(
                         f"{overload} computed {function!r}, but {mismatch} Everything was "
                         f"restored. The forms of {build.library.name!r} disagree with each other, "
                         "or torch adds a step of its own."
@@ -512,14 +509,14 @@ class Session(Result):
         self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
     ) -> None:
         if not calls:
-            raise errors.SwapReachedNothingError(
+            raise errors.SwapError(
                 f"torch.{function} on {dtype} did not call any rebound symbol "
                 f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
                 "used. Everything was restored. This torch reaches the function in another way: "
                 "leave the function out, and report torch's version."
             )
         if mismatch:
-            raise errors.SwapMismatchError(
+            raise errors.SwapError(
                 f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
                 f"Everything was restored. The forms of {self.library.name!r} disagree with "
                 "each other, or torch adds a step of its own."
@@ -657,9 +654,8 @@ def patched(
         library is compiled, unless a build of the same content is in the cache.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError, CompositesMissingError, SessionStateError: raised at once. Errors of
-            building and binding are raised on entry.
+        UnknownLibraryError, LibraryError, UnknownFunctionError, ProfileError, CudaFormError,
+            SessionStateError: raised at once. Errors of building and binding are raised on entry.
     """
     if ranks not in process_group.RANKS:
         known = ", ".join(map(repr, process_group.RANKS))
@@ -688,20 +684,20 @@ def whole_functions(library: UdfLibrary) -> UdfLibrary | None:
     """Return the library of the activations that belong to one; None for the stock library.
 
     Raises:
-        CompositesMissingError: there is none, or it has other functions.
+        LibraryError: there is none, or it has other functions.
         The errors of ``find_library``.
     """
     if library.stock:
         return None
     if library.composites is None:
-        raise errors.CompositesMissingError(
+        raise errors.LibraryError(
             f"UDF library {library.name!r} has no composites. Leave out composites=True, or let "
             "composites in [library] of its udf.toml name the folder of a library that has them: "
             f"{', '.join(COMPOSITES)}."
         )
     whole = find_library(library.composites)
     if others := [name for name in whole.names if name not in COMPOSITES]:
-        raise errors.CompositesMissingError(
+        raise errors.LibraryError(
             f"UDF library {library.name!r} names {whole.folder} for its composites, which has "
             f"{others[0]!r}. Only these can be there: {', '.join(COMPOSITES)}."
         )
@@ -725,7 +721,7 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
     if profile is False:
         if out is None and stride is None:
             return None
-        raise errors.ProfileDepthError(
+        raise errors.ProfileError(
             "profile_out and profile_stride need a profile. Add profile=True."
         )
     from pytest_udftorch.swap.counting.collection import STRIDE, check_stride, depth_of

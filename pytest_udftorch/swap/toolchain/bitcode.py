@@ -20,13 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    CacheError,
-    CompilerNotFoundError,
-    CompilerTooOldError,
-    NativeLibraryError,
-    SourceCompileError,
-)
+from pytest_udftorch.errors import CacheError, CompilerNotFoundError, NativeError, SourceError
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.swap.native.manifest import link_inputs, observe_source, team_source
 from pytest_udftorch.swap.native.runtime import pass_plugin
@@ -75,11 +69,11 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
 
     Raises:
         CacheError: the cache folder cannot be written.
-        CompilerNotFoundError, CompilerTooOldError: ``UDFTORCH_CLANG`` names no usable clang.
+        CompilerNotFoundError: ``UDFTORCH_CLANG`` names no usable clang.
     """
     try:
         compiler = find_compiler()
-    except (CompilerNotFoundError, CompilerTooOldError, NativeLibraryError) as error:
+    except (CompilerNotFoundError, NativeError) as error:
         if os.environ.get("UDFTORCH_CLANG"):
             raise
         return _compiler_that_is_missing(str(error))
@@ -163,7 +157,7 @@ def make_bitcode(folder: Path) -> None:
     """Make the bitcode and the map of a selection, unless they exist and are intact.
 
     Raises:
-        SourceCompileError: a source does not compile, or has changed since.
+        SourceError: a source does not compile, or has changed since.
         CompilerNotFoundError: llvm-link is not beside the compiler.
         CacheError: the folder is not a selection's, or cannot be written.
     """
@@ -196,7 +190,7 @@ def _compile(
         level = part["cpu_level"]
         build = build_library(Path(part["library"]), level, profiled=part["profiled"])
         if build.build_id != part["build_id"]:
-            raise SourceCompileError(
+            raise SourceError(
                 f"UDF library {build.library.name!r} was changed while a session has it open. "
                 "Open a new session: compiled models and eager operators would differ."
             )
@@ -225,10 +219,10 @@ def _compile(
     return replaced
 
 
-def failed(step: Step, message: str) -> SourceCompileError:
+def failed(step: Step, message: str) -> SourceError:
     """Return an error that quotes the command of a step and what the tool wrote."""
     command = shlex.join([str(step.tool), *step.arguments])
-    return SourceCompileError(f"{command}\nfailed:\n{message}")
+    return SourceError(f"{command}\nfailed:\n{message}")
 
 
 if __name__ == "__main__":

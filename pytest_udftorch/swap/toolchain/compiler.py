@@ -88,8 +88,8 @@ def find_compiler() -> Compiler:
     one in LLVM's own folder, and plain ``clang``.
 
     Raises:
-        CompilerNotFoundError: there is none, or it does not run.
-        CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
+        CompilerNotFoundError: there is none, or it does not run; its LLVM is older than the passes
+            support, or not the plugin's.
     """
     plugin, major = pass_plugin()
     named = os.environ.get("UDFTORCH_CLANG")
@@ -145,12 +145,12 @@ def _check(compiler: Compiler, wanted: int) -> Compiler:
             f"{path} is not clang: it calls itself {compiler.version!r}. Use clang-{wanted}."
         )
     if major < OLDEST_LLVM:
-        raise errors.CompilerTooOldError(
+        raise errors.CompilerNotFoundError(
             f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
             f"clang-{wanted}."
         )
     if major != wanted:
-        raise errors.CompilerTooOldError(
+        raise errors.CompilerNotFoundError(
             f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
             f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
             f"pytest_udftorch with LLVM {major}'s development files."

@@ -92,7 +92,7 @@ def _check(library: UdfLibrary, level: str, compiler: Compiler, output: str, fol
     for name, dtype in library.functions:
         for form in forms(dtype, level):
             if FUNCTIONS[name].export(dtype, form) not in have:
-                raise errors.SignatureError(
+                raise errors.SourceError(
                     f"The build of {library.name!r} lacks {FUNCTIONS[name].export(dtype, form)}: "
                     "the pass udf-widen did not run. Reinstall pytest_udftorch, whose plugin is "
                     "incomplete."

@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
     Imports torch. ``flags`` are those that UDF libraries are compiled with.
 
     Raises:
-        TorchNotFoundError, CompilerNotFoundError, CompilerTooOldError: as from a session.
+        TorchNotFoundError, CompilerNotFoundError: as from a session.
     """
     from pytest_udftorch.swap.library.symbols import CPU_LEVELS
     from pytest_udftorch.swap.toolchain.compiler import FLAGS, find_compiler, resolve_cpu_level

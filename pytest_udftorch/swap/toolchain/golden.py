@@ -13,7 +13,7 @@ import ctypes
 from typing import Final
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.errors import LibraryFormatError, WrongBuildError
+from pytest_udftorch.errors import LibraryError, WrongBuildError
 from pytest_udftorch.swap.library.description import UdfLibrary
 from pytest_udftorch.swap.library.symbols import KNOWN, golden_points
 from pytest_udftorch.swap.toolchain.shared_library import Build
@@ -37,7 +37,7 @@ def recorded(library: UdfLibrary, function: str, dtype: str) -> bytes | None:
     """Return the encodings of the recorded results, each big-endian; None if there are none.
 
     Raises:
-        LibraryFormatError: the library's file is missing or damaged.
+        LibraryError: the library's file is missing or damaged.
     """
     if library.golden is None:
         return None
@@ -50,7 +50,7 @@ def recorded(library: UdfLibrary, function: str, dtype: str) -> bytes | None:
         if len(text) != 2 * ELEMENTS * _REALS[dtype][1]:
             raise shapes.Malformed(f"{dtype}.{function} has not {ELEMENTS} results")
     except (OSError, shapes.Malformed) as error:
-        raise LibraryFormatError(
+        raise LibraryError(
             f"{library.golden}, which UDF library {library.name!r} names as golden, cannot be "
             f"used: {error}. Record the results anew, or take the key out of udf.toml."
         ) from error
@@ -74,7 +74,7 @@ def check(build: Build, function: str, dtype: str) -> None:
 
     Raises:
         WrongBuildError: a result differs.
-        LibraryFormatError: the library's file is missing or damaged.
+        LibraryError: the library's file is missing or damaged.
     """
     wanted = recorded(build.library, function, dtype)
     if wanted is None:

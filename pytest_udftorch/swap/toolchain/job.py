@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
-from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceCompileError, UdfError
+from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceError, UdfError
 from pytest_udftorch.swap.native.runtime import native_files
 from pytest_udftorch.swap.toolchain import cache
 from pytest_udftorch.swap.toolchain import compiler as toolchain
@@ -118,7 +118,7 @@ class Job:
         """Return the SHA-256 over all that is known before the compiler runs, in hex.
 
         Raises:
-            SourceCompileError: an input is not a file that can be read.
+            SourceError: an input is not a file that can be read.
         """
         steps = [step for stage in self.stages for step in stage]
         plain = functools.cache(self._plain)  # most arguments occur in every step
@@ -150,7 +150,7 @@ class Job:
         It is the same in every installation; see ``prebuilt``.
 
         Raises:
-            SourceCompileError: an input is not a file that can be read.
+            SourceError: an input is not a file that can be read.
         """
         folders = sorted(self.all_homes.items(), key=lambda home: -len(home[0]))
 
@@ -195,7 +195,7 @@ def _content(path: Path) -> bytes:
             raise OSError("it is not a regular file")
         return path.read_bytes()
     except OSError as error:
-        raise SourceCompileError(
+        raise SourceError(
             f"The source {path} cannot be read: {error}. Put a file there that can be, or take the "
             "name out of the library."
         ) from error
@@ -301,7 +301,7 @@ def compile_job(job: Job) -> Made:
 
     Raises:
         CacheError: the cache cannot be written, or the build belongs to another user.
-        SourceCompileError: an input cannot be read.
+        SourceError: an input cannot be read.
         CompilerStoppedError: a tool crashed, was killed or took too long.
         Exception: what the job's ``failed`` and ``check`` make.
     """

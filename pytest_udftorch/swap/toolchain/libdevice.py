@@ -15,12 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    CompilerTooOldError,
-    LibdeviceError,
-    UdfError,
-)
+from pytest_udftorch.errors import CompilerNotFoundError, CudaFormError, UdfError
 from pytest_udftorch.swap.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.swap.library.symbols import FUNCTIONS, KNOWN
 from pytest_udftorch.swap.toolchain import bitcode, llvmlite_gpu, pack
@@ -80,10 +75,10 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         stock: the ``libdevice.10.bc`` that triton ships.
 
     Raises:
-        LibdeviceError: LLVM cannot read ``stock``, or it lacks a function, or a UDF calls
+        CudaFormError: LLVM cannot read ``stock``, or it lacks a function, or a UDF calls
             something that a GPU does not have.
-        SourceCompileError: a source does not compile for NVPTX.
-        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
+        SourceError: a source does not compile for NVPTX.
+        CompilerNotFoundError: see ``toolchain.find_compiler``.
         CacheError: the cache folder cannot be written.
     """
     chosen = [source for part in parts for source in cuda_sources(part)]
@@ -96,7 +91,7 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         return packed
     try:
         return obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
-    except (CompilerNotFoundError, CompilerTooOldError) as error:
+    except CompilerNotFoundError as error:
         # A clang that is named is the only one that is wanted.
         if os.environ.get("UDFTORCH_CLANG"):
             raise
@@ -118,7 +113,7 @@ def doubles_for_gpus(parts: Iterable[Part]) -> frozenset[str]:
     if names:
         try:
             find_compiler()
-        except (CompilerNotFoundError, CompilerTooOldError):
+        except CompilerNotFoundError:
             if os.environ.get("UDFTORCH_CLANG"):
                 raise
             return frozenset()
@@ -129,7 +124,7 @@ def available_for_gpus(stock: Path) -> str:
     """Return where shipped libraries get their functions for GPUs: ``shipped`` or ``compiler``.
 
     Raises:
-        CompilerNotFoundError, CompilerTooOldError: nowhere; see ``toolchain.find_compiler``.
+        CompilerNotFoundError: nowhere; see ``toolchain.find_compiler``.
     """
     if prebuilt.stores() and prebuilt.find(_pack_recipe(stock), {}) is not None:
         return "shipped"
@@ -356,14 +351,14 @@ def _opt(
 
 def _failed(stock: Path, compiler: Compiler, step: Step, message: str) -> UdfError:
     if missing := re.search(r"udf-gpu-calls: .* calls (.+), which a GPU does not have", message):
-        return LibdeviceError(
+        return CudaFormError(
             f"A UDF calls {missing[1]}, which a GPU does not have. Write it without the C "
             "library, or leave the function out of sessions that use Triton."
         )
     error = bitcode.failed(step, message)
     if str(stock) not in step.arguments:
         return error
-    return LibdeviceError(
+    return CudaFormError(
         f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
         f"It needs an LLVM that reads it; {compiler.version} is used here."
     )
@@ -373,7 +368,7 @@ def _check(stock: Path, replaced: Mapping[str, str], folder: Path) -> None:
     """Refuse a copy in which a function is still the stock one."""
     bodies = {line["target"] for line in read_report(folder) if line["bodies"]}
     if missing := sorted(set(replaced) - bodies):
-        raise LibdeviceError(
+        raise CudaFormError(
             f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
             "kernels would go on calling something else. Choose other functions."
         )

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import NativeLibraryError, PythonUdfError
+from pytest_udftorch.errors import NativeError, SourceError
 from pytest_udftorch.swap.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.swap.library.symbols import C_TYPES, KNOWN, SINCOS, forms, processor_of
 from pytest_udftorch.swap.toolchain import cache
@@ -53,7 +53,7 @@ def applies(library: UdfLibrary) -> bool:
 def _there() -> bool:
     try:
         binding()
-    except PythonUdfError:
+    except SourceError:
         return False
     return True
 
@@ -63,12 +63,12 @@ def binding() -> Any:
     """Return ``llvmlite.binding``, ready for this processor.
 
     Raises:
-        PythonUdfError: it cannot be imported.
+        SourceError: it cannot be imported.
     """
     try:
         from llvmlite import binding as llvm
     except ImportError as error:
-        raise PythonUdfError(
+        raise SourceError(
             f"llvmlite, which comes with Numba, cannot be imported: {error}. Install it: pip "
             "install numba"
         ) from error
@@ -94,7 +94,7 @@ def build(library: UdfLibrary, level: str) -> tuple[str, Path, float]:
         level: CPU level.
 
     Raises:
-        PythonUdfError: llvmlite cannot read the library's text.
+        SourceError: llvmlite cannot read the library's text.
         CacheError: the cache cannot be written.
     """
     llvm = binding()
@@ -138,7 +138,7 @@ def _compiled(library: UdfLibrary, texts: Sequence[str], level: str) -> bytes:
         for text in texts:
             module.link_in(llvm.parse_assembly(text))
     except RuntimeError as error:
-        raise PythonUdfError(
+        raise SourceError(
             f"llvmlite cannot read UDF library {library.name!r}: {error} Install clang, lld and "
             "LLVM's tools, or a Numba whose LLVM is nearer to what the text was made for."
         ) from error
@@ -262,7 +262,7 @@ class Loaded:
             self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_path(str(path)))
             self._engine.finalize_object()
         except (RuntimeError, OSError) as error:
-            raise NativeLibraryError(
+            raise NativeError(
                 f"The cached build {path} cannot be loaded: {error}. Delete its folder; the next "
                 "run builds it again."
             ) from error
@@ -278,7 +278,7 @@ def load(path: Path) -> Loaded:
     """Load an object into the process, where it stays: a thread may be inside it.
 
     Raises:
-        NativeLibraryError: it cannot be loaded.
+        NativeError: it cannot be loaded.
     """
     with cache.turn():
         if path not in _loaded:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.toolchain import cache
@@ -51,7 +51,7 @@ def copy_with(chosen: Chosen, stock: Path) -> Path:
         stock: the ``libdevice.10.bc`` that triton ships.
 
     Raises:
-        LibdeviceError: llvmlite cannot read ``stock`` or a UDF, or ``stock`` lacks a function, or
+        CudaFormError: llvmlite cannot read ``stock`` or a UDF, or ``stock`` lacks a function, or
             a UDF calls something that a GPU does not have.
         CacheError: the cache folder cannot be written.
     """
@@ -77,7 +77,7 @@ def _linked(functions: Sequence[UdfFunction], texts: Sequence[str], stock: Path)
             name = f"__nv_{FUNCTIONS[function.name].c_name(function.dtype)}"
             whole, count = re.subn(rf"@{name}\b", f"@{name}.stock", whole)
             if not count:
-                raise LibdeviceError(
+                raise CudaFormError(
                     f"{stock}, which comes with triton, does not define {name}: Triton kernels "
                     "would go on calling something else. Choose other functions."
                 )
@@ -88,12 +88,12 @@ def _linked(functions: Sequence[UdfFunction], texts: Sequence[str], stock: Path)
             module.link_in(udf)
         module.verify()
     except RuntimeError as error:
-        raise LibdeviceError(
+        raise CudaFormError(
             f"The functions cannot be put into {stock}, which comes with triton: {error} Install "
             "clang, lld and LLVM's tools, or a Numba whose LLVM is nearer to triton's."
         ) from error
     if missing:
-        raise LibdeviceError(
+        raise CudaFormError(
             f"A UDF calls {', '.join(missing)}, which a GPU does not have. Write it without the C "
             "library, or leave the function out of sessions that use Triton."
         )

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.toolchain import bitcode, cache
@@ -102,7 +102,7 @@ def exchanged(content: bytes, pairs: Sequence[tuple[str, str]]) -> bytes:
     """Return a pack in which names have changed places.
 
     Raises:
-        LibdeviceError: a name is not there exactly once.
+        CudaFormError: a name is not there exactly once.
     """
     result = bytearray(content)
     for pair in pairs:
@@ -115,7 +115,7 @@ def exchanged(content: bytes, pairs: Sequence[tuple[str, str]]) -> bytes:
 def _place(content: bytes, name: str) -> int:
     place = content.find(name.encode())
     if place < 0 or content.find(name.encode(), place + 1) >= 0:
-        raise LibdeviceError(
+        raise CudaFormError(
             f"The shipped functions for GPUs have {name} not exactly once. Reinstall "
             "pytest_udftorch, or install clang, lld and LLVM's tools."
         )
@@ -138,7 +138,7 @@ def make(
         wanted: the recipe.
 
     Raises:
-        SourceCompileError, LibdeviceError, CacheError: it cannot be made.
+        SourceError, CudaFormError, CacheError: it cannot be made.
     """
     key = hashlib.sha256(json.dumps([wanted, compiler.identity]).encode()).hexdigest()[:16]
     folder = cache.cache_folder() / f"pack-{key}"

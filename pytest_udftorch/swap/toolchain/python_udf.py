@@ -21,13 +21,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    CompilerTooOldError,
-    PythonUdfError,
-    UnknownFunctionError,
-    nearest,
-)
+from pytest_udftorch.errors import CompilerNotFoundError, SourceError, UnknownFunctionError, nearest
 from pytest_udftorch.swap.library.description import DESCRIPTION_FILE, PythonLibrary, load_library
 from pytest_udftorch.swap.library.symbols import C_TYPES, DTYPES, FUNCTIONS
 from pytest_udftorch.swap.toolchain import cache, llvmlite_forms
@@ -70,10 +64,10 @@ def udf(
 
     Raises:
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
-        PythonUdfError: Numba is missing or cannot compile the function, or the claim is not a
+        SourceError: Numba is missing or cannot compile the function, or the claim is not a
             number of ULP.
-        CompilerNotFoundError, CompilerTooOldError: ``UDFTORCH_CLANG`` names no clang that can be
-            used. Without the variable none is needed.
+        CompilerNotFoundError: ``UDFTORCH_CLANG`` names no clang that can be used. Without the
+            variable none is needed.
         CacheError: the cache folder cannot be written.
     """
     if not isinstance(function, str):
@@ -88,7 +82,7 @@ def udf(
     if dtype not in DTYPES:
         raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(str(dtype), DTYPES)}")
     if max_ulp is not None and not _is_claim(max_ulp):
-        raise PythonUdfError(
+        raise SourceError(
             f"max_ulp={max_ulp!r} is not a claim. A claim is a positive number of ULP, 0.5 for "
             "correctly rounded. Leave max_ulp out to claim nothing."
         )
@@ -127,14 +121,14 @@ def _is_claim(value: object) -> bool:
 
 def _check_plain(source: object, function: str) -> None:
     if not inspect.isfunction(source):
-        raise PythonUdfError(
+        raise SourceError(
             f"A UDF is a plain Python function, but {type(source).__name__} was given for "
             f"{function!r}. Write def or lambda. If Numba has compiled the function already, pass "
             "its py_func."
         )
     arity = FUNCTIONS[function].arity
     if source.__code__.co_argcount != arity:
-        raise PythonUdfError(
+        raise SourceError(
             f"{_name(source)} has {source.__code__.co_argcount} parameters, but {function!r} is a "
             f"function of {arity}. Write other numbers as constants in the function, or as "
             "variables around it."
@@ -147,7 +141,7 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     try:
         compiler = find_compiler()
         tools = [tool(compiler, name) for name in ("llvm-link", "opt")]
-    except (CompilerNotFoundError, CompilerTooOldError):
+    except CompilerNotFoundError:
         if os.environ.get("UDFTORCH_CLANG"):  # it alone is wanted
             raise
         text = _linked_by_llvmlite(modules, inner, symbol, dtype, arity)
@@ -244,19 +238,19 @@ def _checked(text: str, source: Callable[..., Any]) -> str:
     """Return the text, or raise an error if it needs more than a build can have."""
     declared = re.findall(r"^declare .*@\"?([\w.]+)", text, re.MULTILINE)
     if ".numba.unresolved$" in text:
-        raise PythonUdfError(
+        raise SourceError(
             f"{_name(source)} calls itself, or functions in it call each other in a circle. Write "
             "it as a loop."
         )
     if re.search(r"inttoptr \(i64 \d+ to ptr\)", text):
-        raise PythonUdfError(
+        raise SourceError(
             f"{_name(source)} uses an address of this process (a function of ctypes, a large "
             "array), which the build in the cache outlives. Call Python functions instead, and "
             "write small tables as tuples."
         )
     runtime = sorted(n for n in declared if n.startswith(("Py", "numba_", "NRT_")))
     if runtime:
-        raise PythonUdfError(
+        raise SourceError(
             f"{_name(source)} needs Python's or Numba's runtime ({', '.join(runtime)}). A UDF "
             "computes only with numbers: leave out arrays, strings, lists and prints."
         )
@@ -276,7 +270,7 @@ def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[
         import numba
         from numba.core import codegen
     except ImportError as error:
-        raise PythonUdfError(
+        raise SourceError(
             f"UDFs written in Python are compiled by Numba, which cannot be imported: {error}. "
             "Install it: pip install numba"
         ) from error
@@ -287,7 +281,7 @@ def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[
                 real(*(real,) * arity), error_model="numpy", fastmath=False, cache=False
             )(source)
         except Exception as error:  # not NumbaError alone
-            raise PythonUdfError(
+            raise SourceError(
                 f"Numba cannot compile {_name(source)} for {dtype}:\n{error}"
             ) from error
     # Numba compiles a function that calls itself for other arguments too.
@@ -339,8 +333,8 @@ def _name(source: Callable[..., Any]) -> str:
     return f"the function {getattr(source, '__name__', source)!r}"
 
 
-def _failed(step: Step, message: str) -> PythonUdfError:
-    return PythonUdfError(
+def _failed(step: Step, message: str) -> SourceError:
+    return SourceError(
         f"{step.tool.name} cannot read what Numba made:\n{message}\n"
         "Use a Numba whose LLVM is nearer to the installed one, or write the UDF in C."
     )

@@ -69,7 +69,7 @@ class Build:
         """Load the library into the process, where it stays: a thread may be inside it.
 
         Raises:
-            NativeLibraryError: the cached file cannot be loaded.
+            NativeError: the cached file cannot be loaded.
         """
         if self.path.name == llvmlite_forms.OBJECT:
             return cast(ctypes.CDLL, llvmlite_forms.load(self.path))
@@ -133,12 +133,11 @@ def build_library(
         profiled: also run the pass ``udf-instrument``; another build under another id.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError: see ``description.find_library``.
-        CompilerNotFoundError, CompilerTooOldError: no usable clang, and no finished build.
-        SourceCompileError: a source does not compile; the message is the compiler's. Or it
-            cannot be read.
+        UnknownLibraryError, LibraryError: see ``description.find_library``.
+        CompilerNotFoundError: no usable clang, and no finished build.
+        SourceError: a source does not compile; the message is the compiler's. Or it cannot be read;
+            a UDF is missing from its source or has the wrong C type.
         CompilerStoppedError: a tool crashed, was killed or took too long.
-        SignatureError: a UDF is missing from its source or has the wrong C type.
         CacheError: the cache cannot be written, or the build in it belongs to another user.
         CpuLevelError: see ``toolchain.resolve_cpu_level``.
     """
@@ -159,7 +158,7 @@ def build_library(
 def _obtained(library: UdfLibrary, level: str, profiled: bool) -> Build:
     try:
         made = obtain(_maker(library, level, profiled), find_compiler)
-    except (errors.CompilerNotFoundError, errors.CompilerTooOldError) as error:
+    except errors.CompilerNotFoundError as error:
         # A clang that is named is the only one that is wanted.
         if os.environ.get("UDFTORCH_CLANG"):
             raise
@@ -183,7 +182,7 @@ def _counted(plain: Build, error: errors.UdfError) -> Build:
     }
     try:
         made, watching = watch_forms(addresses, plain.cpu_level, plain.build_id)
-    except (errors.CompilerNotFoundError, errors.CompilerTooOldError):
+    except errors.CompilerNotFoundError:
         raise type(error)(
             f"UDF library {plain.library.name!r} works here without clang, but its calls cannot be "
             "counted: what counts them was not shipped with this installation, and is compiled. "
@@ -216,7 +215,7 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
         try:
             files.append((path, *state_of(os.stat(path))))
         except OSError as error:
-            raise errors.SourceCompileError(
+            raise errors.SourceError(
                 f"A source of UDF library {library.name!r} cannot be read: {error}. Put it back, "
                 "or take its name out of the library."
             ) from error
@@ -376,7 +375,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
         for form in forms(dtype, level):
             symbol = KNOWN[name].export(dtype, form)
             if not hasattr(lib, symbol):
-                raise errors.SignatureError(
+                raise errors.SourceError(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
@@ -386,7 +385,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
     manifest = instrument_manifest(library.functions.values(), level)
     missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
     if missing:
-        raise errors.SignatureError(
+        raise errors.SourceError(
             f"The build of {library.name!r} does not count the calls of {', '.join(missing)}: the "
             "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
             "incomplete."
@@ -410,7 +409,7 @@ def _sincos_source(dtype: str) -> str:
 
 def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> errors.UdfError:
     if step.source is None:
-        return errors.SourceCompileError(
+        return errors.SourceError(
             f"UDF library {library.name!r} does not link:\n{message}\n"
             "A UDF may call its own sources and libm, nothing else."
         )
@@ -423,12 +422,12 @@ def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -
             "with the development files of this clang's LLVM."
         )
     if "udf-widen:" in message:
-        return errors.SignatureError(
+        return errors.SourceError(
             f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
             f"{message}\nA UDF is 'float f(float)', and a fast path 'float f(float, int *hard)'. "
             "Write double for float64, and one more argument for functions of two."
         )
-    return errors.SourceCompileError(
+    return errors.SourceError(
         f"{step.source} of UDF library {library.name!r} does not compile. The compiler says:\n"
         f"{message}"
     )

@@ -98,7 +98,7 @@ class TorchPart:
         """Return where the part for the installed torch would come from; see ``job.available``.
 
         Raises:
-            CompilerNotFoundError, CompilerTooOldError: there is none, and no usable clang.
+            CompilerNotFoundError: there is none, and no usable clang.
         """
         return available(self._installed()[1], find_compiler)
 
@@ -107,7 +107,7 @@ class TorchPart:
 
         Raises:
             UdfError: that of ``failed``: it does not compile.
-            CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
+            CompilerNotFoundError: there is no usable clang.
             CacheError: the cache folder cannot be written.
         """
         version, make = self._installed()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import ObserverBuildError
+from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.library.symbols import C_TYPES, CPU_LEVELS, DTYPES, FUNCTIONS, forms
 from pytest_udftorch.swap.native.manifest import entry, link_inputs, observe_source
 from pytest_udftorch.swap.native.runtime import load_built
@@ -64,8 +64,8 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         level: CPU level to compile for.
 
     Raises:
-        ObserverBuildError: it does not compile.
-        CompilerNotFoundError, CompilerTooOldError: there is no usable clang, and no finished build.
+        NativeError: it does not compile.
+        CompilerNotFoundError: there is no usable clang, and no finished build.
         CacheError: the cache folder cannot be written.
     """
     have = dict.fromkeys(_kinds(level), _COPIES)
@@ -190,8 +190,8 @@ def _watch_job(entries: Sequence[Entry], level: str, what: str, compiler: Compil
     )
 
 
-def _failed(_: Step, said: str) -> ObserverBuildError:
-    return ObserverBuildError(
+def _failed(_: Step, said: str) -> NativeError:
+    return NativeError(
         "The library that watches functions cannot be compiled, so nothing can be profiled. The "
         f"compiler says:\n{said[-4000:]}\n{HEADERS_NEEDED}"
     )

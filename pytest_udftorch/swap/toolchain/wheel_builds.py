@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import package
-from pytest_udftorch.errors import CacheError, NativeLibraryError
+from pytest_udftorch.errors import CacheError, NativeError
 from pytest_udftorch.swap.toolchain import cache
 
 VARIABLE: Final = "UDFTORCH_PREBUILT"
@@ -208,10 +208,10 @@ def export(store: Path) -> int:
 
     Raises:
         CacheError: the folder cannot be written, or holds something else.
-        NativeLibraryError: nothing records.
+        NativeError: nothing records.
     """
     if _recorded is None:
-        raise NativeLibraryError("Nothing records builds: call export inside recording().")
+        raise NativeError("Nothing records builds: call export inside recording().")
     try:
         store.mkdir(parents=True, exist_ok=True)
         builds = dict(_index(store)) if (store / INDEX).exists() else {}

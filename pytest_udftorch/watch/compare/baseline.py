@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base import whole_file
-from pytest_udftorch.errors import BaselineError
+from pytest_udftorch.errors import CompareError
 from pytest_udftorch.watch.compare.figures import ALL_TESTS, Figures, Key
 
 FORMAT: Final = "udftorch-baseline/1"
@@ -110,13 +110,13 @@ class Baseline:
         """Write the file; the folder is made if needed.
 
         Raises:
-            BaselineError: the system refuses.
+            CompareError: the system refuses.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             whole_file.write(path, self.file_text())
         except OSError as error:
-            raise BaselineError(
+            raise CompareError(
                 f"Cannot write the baseline {path}: {error.strerror or error}. Choose another "
                 "folder with --udf-storage."
             ) from error
@@ -184,19 +184,19 @@ def load(path: Path) -> Baseline:
     """Read a baseline.
 
     Raises:
-        BaselineError: there is none, or the file is no baseline.
+        CompareError: there is none, or the file is no baseline.
     """
     try:
         return of_document(shapes.parse_json(shapes.read_file(path)))
     except OSError as error:
         kept = sorted(p.stem for p in path.parent.glob("*.json"))
         names = f" There: {', '.join(kept)}." if kept else ""
-        raise BaselineError(
+        raise CompareError(
             f"Cannot read the baseline {path}: {error.strerror or error}.{names} Make it with "
             f"pytest --udf-save={path.stem}."
         ) from error
     except shapes.Malformed as error:
-        raise BaselineError(
+        raise CompareError(
             f"{path} is not a baseline: {error}. Take it from the repository's history, or save it "
             f"again with pytest --udf-save={path.stem}."
         ) from error
@@ -230,10 +230,10 @@ def path_of(name: str, folder: Path) -> Path:
     """Return where a baseline lies: below the folder, by its name.
 
     Raises:
-        BaselineError: the name is no name of a file.
+        CompareError: the name is no name of a file.
     """
     if not _NAME.fullmatch(name):
-        raise BaselineError(
+        raise CompareError(
             f"{name!r} is not a name of a baseline. Use letters, digits, dots, - and _, such as "
             "main or cpu-avx2; --udf-storage names the folder."
         )

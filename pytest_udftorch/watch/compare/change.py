@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pytest_udftorch.base.result import Result
 from pytest_udftorch.base.table import text_table
-from pytest_udftorch.errors import CompareError, CompareLimitError, nearest
+from pytest_udftorch.errors import CompareError, nearest
 from pytest_udftorch.watch.compare.figures import QUANTITIES, Figures, Key, Step
 
 #: What becomes of a line of a table: beyond a limit, or changed to more, to less or otherwise.
@@ -51,21 +51,21 @@ def limits_of(texts: Iterable[str]) -> tuple[Limit, ...]:
     """Read limits such as ``time:10%,ulp:1``.
 
     Raises:
-        CompareLimitError: a text is none.
+        CompareError: a text is none.
     """
     found = []
     for text in (part.strip() for given in texts for part in given.split(",")):
         match = _LIMIT.fullmatch(text)
         if match is None:
-            raise CompareLimitError(
+            raise CompareError(
                 f"{text!r} is not a limit. Write a word, a colon and a number from 0, such as "
                 f"time:10%, ulp:1, range:0.5 (binades) or count:0. Words: {', '.join(LIMITS)}."
             )
         word, amount, percent = match.groups()
         if word not in LIMITS:
-            raise CompareLimitError(f"There is no limit {word!r}. {nearest(word, LIMITS)}")
+            raise CompareError(f"There is no limit {word!r}. {nearest(word, LIMITS)}")
         if percent and not LIMITS[word]:
-            raise CompareLimitError(
+            raise CompareError(
                 f"{text!r}: a percentage of {word} has no meaning. Leave out the sign %; the unit "
                 f"is {'ULP' if word == 'ulp' else 'binades, factors of two'}."
             )
@@ -252,8 +252,8 @@ def compare(files: Sequence[Figures], limits: Sequence[Limit] = ()) -> Compariso
     """Compare figures with those of the first file.
 
     Raises:
-        CompareError: fewer than two, of different kinds, or without a row in common.
-        CompareLimitError: a limit on what none of the figures has.
+        CompareError: fewer than two, of different kinds, or without a row in common; a limit on
+            what none of the figures has.
     """
     if len(files) < 2:
         raise CompareError("A comparison needs at least two files. Name another one.")
@@ -345,7 +345,7 @@ def _refuse_idle(changes: Sequence[Change], limits: Sequence[Limit], first: Figu
                 "ulp": "Results are kept for functions that ran on the CPU.",
                 "wrong": "Only certificates say how many results are wrong.",
             }.get(limit.word, "")
-            raise CompareLimitError(
+            raise CompareError(
                 f"The limit {limit} bounds nothing: no row of {first.label} and of what is "
                 f"compared with it has such a figure. {hint}".rstrip()
             )

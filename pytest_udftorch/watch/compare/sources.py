@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.errors import CompareError, nearest
-from pytest_udftorch.swap.records.profile import Profile, load_all
+from pytest_udftorch.swap.records.profile import Profile, load_profiles
 from pytest_udftorch.swap.records.totals import Row
 from pytest_udftorch.watch.compare import baseline, bench_file
 from pytest_udftorch.watch.compare.figures import Figures, Key
@@ -37,7 +37,7 @@ def read(path: Path, by: str = "function") -> Figures:
     """
     label = path.stem if path.suffix in (".json", ".bin") else path.name
     if path.suffix != ".json":
-        return _of_profiles(label, load_all([path]), by)
+        return _of_profiles(label, load_profiles([path]), by)
     try:
         data = shapes.parse_json(shapes.read_file(path))
         kind = data.get("format") if isinstance(data, dict) else None
@@ -103,9 +103,9 @@ def _of_pytest_benchmark(label: str, data: dict[str, Any]) -> Figures:
 
 
 def _of_certificate(path: Path) -> Figures:
-    from pytest_udftorch.prove.verify.certificate_file import load
+    from pytest_udftorch.prove.verify.certificate_file import load_certificate
 
-    certificate = load(path)
+    certificate = load_certificate(path)
     what = f"{certificate.subject['function']} {certificate.subject['dtype']}"
     rows: dict[Key, dict[str, Any]] = {}
     for run in certificate.runs:

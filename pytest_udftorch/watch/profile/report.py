@@ -58,7 +58,7 @@ def terminal(profiles: Sequence[Profile], top: int = _TOP) -> str:
 TITLE: Final = "Math functions in PyTorch"
 
 
-def html(
+def profiles_html(
     profiles: Sequence[Profile], *, title: str = TITLE, tests: Sequence[TestFigures] = ()
 ) -> str:
     """Return the page of profiles.

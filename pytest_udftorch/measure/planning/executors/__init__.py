@@ -17,7 +17,7 @@ example inputs. A variation is appended to the name with ``+``:
     outputs of the one before.
 
 ``resolve("compile+channels_last+cudagraph")`` returns such an executor. A project adds a base
-executor of its own with :func:`register`.
+executor of its own with :func:`register_executor`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ REGISTRY: Final = Registry(
 )
 
 registered = REGISTRY.registered
-register = REGISTRY.register
-unregister = REGISTRY.unregister
+register_executor = REGISTRY.register
+unregister_executor = REGISTRY.unregister
 resolve = REGISTRY.resolve
 
 

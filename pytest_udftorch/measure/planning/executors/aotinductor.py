@@ -16,13 +16,8 @@ from torch import nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import convert, tensors_in
-from pytest_udftorch.measure.planning.executor import (
-    CapturedShapeError,
-    Executor,
-    ExecutorUnavailableError,
-    Run,
-    quiet,
-)
+from pytest_udftorch.errors import ExecutorError, ExecutorUnavailableError
+from pytest_udftorch.measure.planning.executor import Executor, Run, quiet
 
 
 def _check_package(path: str) -> None:
@@ -67,7 +62,7 @@ def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
         def fit(given: torch.Tensor) -> torch.Tensor:
             shape, dtype, stride = next(expected)
             if given.shape != shape or given.dtype != dtype:
-                raise CapturedShapeError(
+                raise ExecutorError(
                     f"The package was compiled for {dtype}{list(shape)}, but the input is "
                     f"{given.dtype}{list(given.shape)}. Compile a package for these inputs too, or "
                     "use another executor."

@@ -13,9 +13,9 @@ from torch import nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import convert, tensors_in
+from pytest_udftorch.errors import ExecutorUnavailableError
 from pytest_udftorch.measure.planning.executor import (
     Executor,
-    ExecutorUnavailableError,
     Run,
     importing,
     quiet,

@@ -10,8 +10,8 @@ from torch import nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.trees import convert, tensors_in
-from pytest_udftorch.errors import PrivateNameError
-from pytest_udftorch.measure.planning.executor import Executor, ExecutorUnavailableError, Run
+from pytest_udftorch.errors import ExecutorUnavailableError, PrivateNameError
+from pytest_udftorch.measure.planning.executor import Executor, Run
 
 #: Starts the backend of lazy tensors once: a second start is an error.
 _start = functools.cache(compat.start_lazy_tensors)

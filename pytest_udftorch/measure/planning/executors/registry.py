@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_udftorch.base.plain_data import shown
-from pytest_udftorch.errors import nearest
-from pytest_udftorch.measure.planning.executor import Executor, UnknownExecutorError
+from pytest_udftorch.errors import ExecutorError, nearest
+from pytest_udftorch.measure.planning.executor import Executor
 from pytest_udftorch.measure.planning.executors.variations import VARIATIONS, vary
 
 
@@ -30,14 +30,14 @@ class Registry:
         """Add a base executor.
 
         Raises:
-            UnknownExecutorError: this is not an executor, or its name is taken or contains ``+``.
+            ExecutorError: this is not an executor, or its name is taken or contains ``+``.
         """
         if not isinstance(executor, Executor):
-            raise UnknownExecutorError(
+            raise ExecutorError(
                 f"{executor!r} is not an executor. Give register(Executor(name, make))."
             )
         if executor.name in self._bases or "+" in executor.name:
-            raise UnknownExecutorError(
+            raise ExecutorError(
                 f"{executor.name!r} cannot be registered: a name must be new and must not contain "
                 f"'+', which separates variations. Taken: {', '.join(self._bases)}."
             )
@@ -47,10 +47,10 @@ class Registry:
         """Remove an executor that :meth:`register` added.
 
         Raises:
-            UnknownExecutorError: there is no such executor, or it is one of this package's.
+            ExecutorError: there is no such executor, or it is one of this package's.
         """
         if name in self._shipped:
-            raise UnknownExecutorError(
+            raise ExecutorError(
                 f"{name!r} is one of this package's executors and cannot be removed. Leave it out "
                 "of the names you give."
             )
@@ -58,8 +58,8 @@ class Registry:
             raise self._unknown(name)
         del self._bases[name]
 
-    def _unknown(self, name: str) -> UnknownExecutorError:
-        return UnknownExecutorError(f"No executor {name!r}. {nearest(name, self._bases)}")
+    def _unknown(self, name: str) -> ExecutorError:
+        return ExecutorError(f"No executor {name!r}. {nearest(name, self._bases)}")
 
     def reset(self) -> None:
         """Remove all executors that :meth:`register` added."""
@@ -69,13 +69,13 @@ class Registry:
         """Return the executor of a name such as ``compile+channels_last+cudagraph``.
 
         Raises:
-            UnknownExecutorError: an unknown base or variation, a variation given twice, or what
+            ExecutorError: an unknown base or variation, a variation given twice, or what
                 is neither a name nor an executor.
         """
         if isinstance(name, Executor):
             return name
         if not isinstance(name, str):
-            raise UnknownExecutorError(
+            raise ExecutorError(
                 f"{shown(name)} is not an executor. Give a name, such as 'compile', or an Executor."
             )
         base, *variations = name.split("+")
@@ -83,7 +83,7 @@ class Registry:
             raise self._unknown(base)
         for variation in variations:
             if variation not in VARIATIONS or variations.count(variation) > 1:
-                raise UnknownExecutorError(
+                raise ExecutorError(
                     f"{variation!r} in {name!r} is not a variation, or is given twice. "
                     f"{nearest(variation, VARIATIONS)}"
                 )

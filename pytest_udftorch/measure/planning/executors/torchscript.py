@@ -10,7 +10,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from pytest_udftorch.measure.planning.executor import Executor, LostBranchError, Run, quiet
+from pytest_udftorch.errors import ExecutorError
+from pytest_udftorch.measure.planning.executor import Executor, Run, quiet
 from pytest_udftorch.measure.timing.timers import untyped
 
 
@@ -22,7 +23,7 @@ def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
         branch = warning.category.__name__ == "TracerWarning" and "boolean" in str(warning.message)
         # In torch's own code such a branch checks shapes.
         if branch and not warning.filename.startswith(torch_itself):
-            raise LostBranchError(
+            raise ExecutorError(
                 f"{warning.filename}, line {warning.lineno}: the branch taken depends on a tensor, "
                 "and a trace keeps only the branch of these inputs. Leave torchscript-trace out; "
                 "torchscript-script keeps both branches."

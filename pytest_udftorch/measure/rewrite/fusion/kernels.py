@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.errors import SourceError
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.compiler_warnings import by_inductor
 from pytest_udftorch.measure.rewrite.fusion.cells import c_type, expression, is_sum, plain, shape
@@ -161,8 +161,8 @@ def compiled(text: str) -> Callable[..., None]:
     """Compile a kernel with the functions of the open sessions, or take it from the cache.
 
     Raises:
-        CompilerNotFoundError, CompilerTooOldError: there is no clang.
-        SourceCompileError: the kernel does not compile.
+        CompilerNotFoundError: there is no clang.
+        SourceError: the kernel does not compile.
     """
     compiler = find_compiler()
     parts = follower.active.parts
@@ -180,7 +180,7 @@ def compiled(text: str) -> Callable[..., None]:
         (scratch / _NAME).write_text(text, encoding="utf-8")
         done = run([tool, *arguments], scratch)
         if done.returncode:
-            raise SourceCompileError(
+            raise SourceError(
                 f"A kernel of udf_fusion does not compile with {tool}. Report this message:\n"
                 f"{done.stderr}"
             )

@@ -24,7 +24,7 @@ from pytest_udftorch.measure.rewrite.backends import (
 )
 from pytest_udftorch.measure.rewrite.deadline import Deadline
 from pytest_udftorch.measure.rewrite.report import GraphReport
-from pytest_udftorch.measure.rewrite.taso.rules import RULES, Rule, checked, read
+from pytest_udftorch.measure.rewrite.taso.rules import RULES, Rule, checked, read_rules
 from pytest_udftorch.measure.rewrite.taso.search import Costs, Found, backtracking
 
 OPTIONS: Final[dict[str, Any]] = {
@@ -40,16 +40,16 @@ OPTIONS: Final[dict[str, Any]] = {
 @functools.cache
 def _sound(path: str, text: str) -> list[Rule]:
     """Return the rules of a file, proved once in a process for each text of it."""
-    return checked(read(Path(path)))
+    return checked(read_rules(Path(path)))
 
 
 def rules_of(path: str | Path) -> list[Rule]:
     """Return the rules of a file.
 
     Raises:
-        RuleError: the file is wrong, or a rule in it is unsound.
+        RewriteError: the file is wrong, or a rule in it is unsound.
     """
-    rules = read(Path(path))
+    rules = read_rules(Path(path))
     return _sound(str(path), "\n".join(map(str, rules)))
 
 

@@ -353,12 +353,14 @@ def _named(found: Iterable[Pair], operators: int) -> list[dict[Pair, None]]:
 
 
 def enumerate_pairs(operators: int, names: dict[str, str] | None = None) -> Funnel:
-    """Return the counts of the steps that compare no pair with others; see :func:`generate`."""
+    """Return the counts of the steps that compare no pair; see :func:`generate_rules`."""
     found, enumerated = pairs(operators, names)
     return Funnel(operators, enumerated, len(found), sum(map(len, _named(found, operators))))
 
 
-def generate(operators: int = 3, names: dict[str, str] | None = None) -> tuple[list[Pair], Funnel]:
+def generate_rules(
+    operators: int = 3, names: dict[str, str] | None = None
+) -> tuple[list[Pair], Funnel]:
     """Return candidate substitutions, not yet proved, and the counts of the steps.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from pytest_udftorch.errors import RuleError, nearest
+from pytest_udftorch.errors import RewriteError, nearest
 
 aten: Final[Any] = torch.ops.aten
 
@@ -118,17 +118,19 @@ def kind(term: Term) -> str:
     """Return the kind of a term's value.
 
     Raises:
-        RuleError: an operator is unknown, or does not take these arguments.
+        RewriteError: an operator is unknown, or does not take these arguments.
     """
     if isinstance(term, str):
         return kind_of_variable(term)
     operator = OPERATORS.get(term[0])
     if operator is None:
-        raise RuleError(f"There is no operator {term[0]!r}. {nearest(term[0], OPERATORS)}")
+        raise RewriteError(f"There is no operator {term[0]!r}. {nearest(term[0], OPERATORS)}")
     given = tuple(map(kind, term[1:]))
     if given not in operator.kinds:
         takes = " or ".join(" ".join(k) for k in operator.kinds)
-        raise RuleError(f"{operator.name} takes {takes}, not {' '.join(given)}, in {show(term)}.")
+        raise RewriteError(
+            f"{operator.name} takes {takes}, not {' '.join(given)}, in {show(term)}."
+        )
     return operator.kinds[given]
 
 
@@ -141,7 +143,7 @@ def parse(text: str) -> Term:
     """Read a term.
 
     Raises:
-        RuleError: the text is no term.
+        RewriteError: the text is no term.
     """
     tokens = re.findall(r"[()]|[^\s()]+", text)
 
@@ -149,7 +151,9 @@ def parse(text: str) -> Term:
         token: str = tokens.pop(0)
         if token != "(":
             if token == ")" or not re.fullmatch(r"[a-n]\d*", token):
-                raise RuleError(f"{token!r} is no variable in {text!r}: give a letter from a to n.")
+                raise RewriteError(
+                    f"{token!r} is no variable in {text!r}: give a letter from a to n."
+                )
             return token
         parts: list[Any] = [tokens.pop(0)]
         while tokens[0] != ")":
@@ -160,9 +164,9 @@ def parse(text: str) -> Term:
     try:
         term = read()
     except IndexError:
-        raise RuleError(f"{text!r} is no term: a parenthesis is not closed.") from None
+        raise RewriteError(f"{text!r} is no term: a parenthesis is not closed.") from None
     if tokens:
-        raise RuleError(f"{text!r} is no term: {' '.join(tokens)!r} is left over.")
+        raise RewriteError(f"{text!r} is no term: {' '.join(tokens)!r} is left over.")
     kind(term)
     return term
 

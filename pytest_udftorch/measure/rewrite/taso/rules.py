@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base.optional import package
-from pytest_udftorch.errors import EquivalenceError, RuleError
+from pytest_udftorch.errors import EquivalenceError, RewriteError
 from pytest_udftorch.measure.rewrite.boxes import equivalence
 from pytest_udftorch.measure.rewrite.taso.generator import equal
 from pytest_udftorch.measure.rewrite.taso.language import (
@@ -83,29 +83,29 @@ def sides(text: str, arrow: str, where: str) -> tuple[Term, Term]:
     """Read two terms of the same kind.
 
     Raises:
-        RuleError: the text has another form.
+        RewriteError: the text has another form.
     """
     if text.count(arrow) != 1:
-        raise RuleError(f"{where}: {text!r} is not two terms with {arrow!r} between them.")
+        raise RewriteError(f"{where}: {text!r} is not two terms with {arrow!r} between them.")
     try:
         left, right = map(parse, text.split(arrow))
         if kind(left) != kind(right):
-            raise RuleError(f"the sides are of different kinds, {kind(left)} and {kind(right)}.")
-    except RuleError as error:
-        raise RuleError(f"{where}: {error}") from None
+            raise RewriteError(f"the sides are of different kinds, {kind(left)} and {kind(right)}.")
+    except RewriteError as error:
+        raise RewriteError(f"{where}: {error}") from None
     return left, right
 
 
-def read(path: Path = RULES) -> list[Rule]:
+def read_rules(path: Path = RULES) -> list[Rule]:
     """Read a file of rules; nothing is proved.
 
     Raises:
-        RuleError: the file cannot be read, or a line is no rule; it names file and line.
+        RewriteError: the file cannot be read, or a line is no rule; it names file and line.
     """
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RuleError(f"The rules {path} cannot be read: {error}. Name a text file.") from None
+        raise RewriteError(f"The rules {path} cannot be read: {error}. Name a text file.") from None
     rules: dict[str, Rule] = {}
     for number, line in enumerate(lines, 1):
         text, where = line.split("#")[0].strip(), f"{path}, line {number}"
@@ -113,13 +113,13 @@ def read(path: Path = RULES) -> list[Rule]:
             continue
         head = re.match(r"([\w-]+):\s*(.*)", text)
         if head is None:
-            raise RuleError(f"{where}: {text!r} has no name. Write it as: name: left => right")
+            raise RewriteError(f"{where}: {text!r} has no name. Write it as: name: left => right")
         if head[1] in rules:
-            raise RuleError(f"{where}: there is a rule {head[1]!r} already. Give another name.")
+            raise RewriteError(f"{where}: there is a rule {head[1]!r} already. Give another name.")
         rule = Rule(head[1], *sides(head[2], "=>", where))
         alone = set(variables(rule.right)) - set(variables(rule.left))
         if alone or isinstance(rule.left, str):
-            raise RuleError(
+            raise RewriteError(
                 f"{where}: the left side of {rule.name!r} must be an operator and have all "
                 f"variables of the right side{f'; {min(alone)} is missing' if alone else ''}."
             )
@@ -207,7 +207,7 @@ def by_numbers(left: Term, right: Term) -> tuple[str, str]:
         return "", f"they differ on one of {TRIALS} sets of small whole numbers"
 
 
-def judge(left: Term, right: Term, prover: Prover | None = None) -> Proof:
+def judge_rule(left: Term, right: Term, prover: Prover | None = None) -> Proof:
     """Judge a substitution by axioms and by numbers.
 
     Raises:
@@ -224,14 +224,14 @@ def checked(rules: Iterable[Rule]) -> list[Rule]:
     """Return rules all of which are proved.
 
     Raises:
-        RuleError: one is not; the message names it.
+        RewriteError: one is not; the message names it.
         PackageMissingError: z3-solver is not installed.
     """
     sound = []
     for rule in rules:
-        proof = judge(rule.left, rule.right)
+        proof = judge_rule(rule.left, rule.right)
         if not proof.holds:
-            raise RuleError(
+            raise RewriteError(
                 f"The rule {rule.name!r} is not sound: {proof.why}. It says {show(rule.left)} => "
                 f"{show(rule.right)}. Correct it, or take it out of the file."
             )

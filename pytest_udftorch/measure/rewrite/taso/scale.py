@@ -22,9 +22,9 @@ from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.base.plain_data import shown
-from pytest_udftorch.errors import RuleError
+from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure.rewrite.taso.language import Term, show
-from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge
+from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge_rule
 
 _OTHER: Final = (
     "{path} is no journal of judgements with these axioms: it begins with {start}. Name another "
@@ -54,7 +54,7 @@ def _alone() -> None:
 
 
 def _judged(pairs: Sequence[tuple[Term, Term]]) -> list[Proof]:
-    return [judge(*pair) for pair in pairs]
+    return [judge_rule(*pair) for pair in pairs]
 
 
 class _Judgements(Journal):
@@ -97,7 +97,7 @@ def _on_cluster(
     try:
         client = distributed.Client(scheduler, timeout="10s")
     except (OSError, ValueError) as error:
-        raise RuleError(
+        raise RewriteError(
             f"No dask scheduler answers at {shown(scheduler)}: {error}. Give its address, for "
             "instance tcp://host:8786."
         ) from error
@@ -110,7 +110,7 @@ def _on_cluster(
             yield waiting[done], done.result()
 
 
-def judge_all(
+def judge_rules(
     candidates: Sequence[tuple[Term, Term]],
     *,
     journal: str | Path | None = None,
@@ -130,7 +130,7 @@ def judge_all(
 
     Raises:
         JournalError: the journal is another file, was made with other axioms, or cannot be used.
-        RuleError: no scheduler answers.
+        RewriteError: no scheduler answers.
         PackageMissingError: z3-solver is not installed, or a scheduler is given and dask is not
             whole.
     """

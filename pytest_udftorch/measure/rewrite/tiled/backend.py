@@ -29,7 +29,7 @@ from pytest_udftorch.measure.rewrite.deadline import Deadline
 from pytest_udftorch.measure.rewrite.report import GraphReport, count
 from pytest_udftorch.measure.rewrite.templates import Firing
 from pytest_udftorch.measure.rewrite.tiled import chunks
-from pytest_udftorch.measure.rewrite.tiled.parts import CannotTileError, Parts, cut
+from pytest_udftorch.measure.rewrite.tiled.parts import Parts, cut
 from pytest_udftorch.measure.rewrite.tiled.run import Settings, Tiled, cache_bytes
 from pytest_udftorch.measure.rewrite.tiled.schedules import SCHEDULES
 
@@ -85,7 +85,7 @@ def _parts(
         return None
     try:
         parts = cut(graph, tiled, rows)
-    except CannotTileError as error:
+    except RewriteError as error:
         report.left_alone = str(error)
         return None
     joined = [j for j in parts.joins if j]

@@ -53,10 +53,6 @@ def _layout(value: torch.Tensor) -> Layout:
     return shape, strides, value.dtype
 
 
-class CannotTileError(RewriteError):
-    """An operator mixes rows in a way that tiles cannot follow."""
-
-
 @dataclass(frozen=True)
 class Parts:
     """A graph cut in three.
@@ -97,8 +93,8 @@ def _dimensions(node: fx.Node) -> set[int]:
     return {int(d) % rank for d in listed}  # type: ignore[arg-type]
 
 
-def _refuse(node: fx.Node, why: str) -> CannotTileError:
-    return CannotTileError(f"{graphs.packet_name(node) or node.target} {why}")
+def _refuse(node: fx.Node, why: str) -> RewriteError:
+    return RewriteError(f"{graphs.packet_name(node) or node.target} {why}")
 
 
 def _first_kept(node: fx.Node) -> bool:
@@ -242,7 +238,7 @@ def cut(module: fx.GraphModule, tiled: Collection[int], rows: int) -> Parts:
         rows: what these have of them. The parts fit any number of rows.
 
     Raises:
-        CannotTileError: an operator needs more of another row than a sum or an extreme.
+        RewriteError: an operator needs more of another row than a sum or an extreme.
     """
     module = copy.deepcopy(module)
     graph = module.graph
@@ -258,9 +254,9 @@ def cut(module: fx.GraphModule, tiled: Collection[int], rows: int) -> Parts:
     in_tile = [n for n in nodes if kind[n] in (_ROWS, _TURNED) or n in sorter.joins]
     gives = [n for n in in_tile if n in needed_later and (n in sorter.joins or kind[n] == _ROWS)]
     if any(kind[n] == _TURNED or (kind[n] == _ROWS and n.op == "placeholder") for n in ends):
-        raise CannotTileError("an output is an input, or has rows as columns")
+        raise RewriteError("an output is an input, or has rows as columns")
     if not gives:
-        raise CannotTileError("no output depends on the rows")
+        raise RewriteError("no output depends on the rows")
     held = [
         n
         for n in (*inputs, *nodes)

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.errors import NativeError, PackageMissingError, UdfError, nearest
 from pytest_udftorch.swap.toolchain.compiler import (
     ABSENT,
     C_COMPILERS,
@@ -54,14 +54,6 @@ EXAMPLES: Final = 16
 _INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 _FLAGS = ("-std=gnu17", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden")
-
-
-class ReferenceMissingError(UdfError):
-    """A reference library, or a compiler to build it with, is not installed."""
-
-
-class ReferenceBuildError(UdfError):
-    """A reference does not compile, or the compiled one does not fit this package."""
 
 
 class CheckJob(ctypes.Structure):
@@ -115,7 +107,7 @@ def _compiler() -> Compiler:
     compiler = find_c_compiler()
     if compiler is None:
         tried = os.environ.get("UDFTORCH_CC") or ", ".join(C_COMPILERS)
-        raise ReferenceMissingError(
+        raise PackageMissingError(
             f"No C compiler to build the references with: there is no {tried}. Install gcc or "
             "clang, or set UDFTORCH_CC to a compiler."
         )
@@ -139,8 +131,8 @@ def compile_shared(
         homes: see ``job.Job``.
 
     Raises:
-        ReferenceMissingError: no C compiler, and no finished build.
-        ReferenceBuildError: the compiler's own message.
+        PackageMissingError: no C compiler, and no finished build.
+        NativeError: the compiler's own message.
         CacheError: the cache cannot be written, or the build belongs to another user.
     """
     job = functools.partial(
@@ -183,13 +175,13 @@ def included_files(source: Path, folders: Sequence[Path]) -> list[Path]:
     Where there is no C compiler, conditions around an ``#include`` are taken to hold.
 
     Raises:
-        ReferenceBuildError: the preprocessor's own message, or a file that is included is missing.
+        NativeError: the preprocessor's own message, or a file that is included is missing.
     """
     if (compiler := find_c_compiler()) is None:
         return sorted(_includes(source, folders))
     done = run([compiler.path, "-MM", *(f"-I{d}" for d in folders), source])
     if done.returncode != 0:
-        raise ReferenceBuildError(f"{source} cannot be preprocessed:\n{done.stderr.strip()}")
+        raise NativeError(f"{source} cannot be preprocessed:\n{done.stderr.strip()}")
     return sorted({Path(name).resolve() for name in dependencies(done.stdout)})
 
 
@@ -205,7 +197,7 @@ def _includes(source: Path, folders: Sequence[Path]) -> set[Path]:
         for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
             places = [p for d in (path.parent, *folders) if (p := d / name).is_file()]
             if not places:
-                raise ReferenceBuildError(
+                raise NativeError(
                     f"{path} includes {name}, which is not in {', '.join(map(str, folders))}."
                 )
             wanted.append(places[0].resolve())
@@ -218,11 +210,11 @@ def _own_sources(*names: str) -> dict[str, str]:
 
 def _build_error(name: str, message: str) -> UdfError:
     if "mpfr.h" in message or "-lmpfr" in message:
-        return ReferenceMissingError(
+        return PackageMissingError(
             "GNU MPFR, which decides every disagreement, is not installed for C. Install the "
             "package libmpfr-dev."
         )
-    return ReferenceBuildError(f"The reference {name!r} does not build:\n{message.strip()}")
+    return NativeError(f"The reference {name!r} does not build:\n{message.strip()}")
 
 
 # The checker -------------------------------------------------------------------------
@@ -239,7 +231,7 @@ class Inputs:
             self._lib = ctypes.CDLL(str(path))
             generate, *_ = [getattr(self._lib, symbol) for symbol in self.SYMBOLS]
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
+            raise NativeError(f"{path} is not a usable library: {error}.") from error
         generate.argtypes = (ctypes.c_int32, *(ctypes.c_uint64,) * 3, *(ctypes.c_void_p,) * 2)
         generate.restype = None
 
@@ -264,7 +256,7 @@ class Checker(Inputs):
         sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
         expected = (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))
         if sizes != expected:
-            raise ReferenceBuildError(
+            raise NativeError(
                 f"{path} has structures of {sizes} bytes, but this package expects {expected}. "
                 "They are out of step; reinstall the package."
             )
@@ -295,10 +287,10 @@ class Checker(Inputs):
         """Return the number of a function in reference.h.
 
         Raises:
-            ReferenceMissingError: no reference knows the function.
+            PackageMissingError: no reference knows the function.
         """
         if function not in self.functions:
-            raise ReferenceMissingError(
+            raise PackageMissingError(
                 f"There is no reference for {function!r}. {nearest(function, self.functions)}"
             )
         return self.functions.index(function)
@@ -331,7 +323,7 @@ def _raise(error: int) -> None:
     if error == 1:
         raise MemoryError("the checker could not allocate its blocks")
     if error == 2:
-        raise ReferenceBuildError(
+        raise NativeError(
             "This processor lacks the vector registers of this form. Choose another --form or "
             "--cpu-level."
         )
@@ -341,8 +333,8 @@ def checker_file() -> Path:
     """Build the checker and return its path.
 
     Raises:
-        ReferenceMissingError: no C compiler, or no libmpfr-dev.
-        ReferenceBuildError, CacheError: see ``compile_shared``.
+        PackageMissingError: no C compiler, or no libmpfr-dev.
+        NativeError, CacheError: see ``compile_shared``.
     """
     if (shipped := shipped_build(_open_checker(ABSENT))) is not None:
         return shipped.path
@@ -363,7 +355,7 @@ def available_checker() -> str:
     """Return where ``checker_file`` would get the checker; see ``job.available``.
 
     Raises:
-        ReferenceMissingError: nowhere, or MPFR is missing.
+        PackageMissingError: nowhere, or MPFR is missing.
     """
     load_mpfr()
     if shipped_build(_open_checker(ABSENT)) is not None:
@@ -388,7 +380,7 @@ def load_mpfr() -> None:
     """Load MPFR, the system's or the one in gmpy2's wheel, for the checker to call.
 
     Raises:
-        ReferenceMissingError: neither is there.
+        PackageMissingError: neither is there.
     """
     inside = importlib.util.find_spec("gmpy2")
     homes = [Path(inside.origin).parent.parent] if inside and inside.origin else []
@@ -397,7 +389,7 @@ def load_mpfr() -> None:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
             return
-    raise ReferenceMissingError(
+    raise PackageMissingError(
         "GNU MPFR, which decides every disagreement, is not installed. Install gmpy2, whose wheel "
         "brings it (pip install gmpy2), or the package libmpfr6."
     )
@@ -407,8 +399,8 @@ def generator() -> Inputs:
     """Build and load the generator of inputs alone, which needs no MPFR.
 
     Raises:
-        ReferenceMissingError: no C compiler.
-        ReferenceBuildError, CacheError: see ``compile_shared``.
+        PackageMissingError: no C compiler.
+        NativeError, CacheError: see ``compile_shared``.
     """
     return Inputs(compile_shared("udfref-inputs", _own_sources("pairs.c"), ("-Wall",), ()))
 
@@ -455,12 +447,12 @@ def llvmlibc() -> LlvmLibc:
     ``UDFTORCH_LLVMLIBC`` names another one.
 
     Raises:
-        ReferenceMissingError: it is not installed.
-        ReferenceBuildError: it cannot be wrapped.
+        PackageMissingError: it is not installed.
+        NativeError: it cannot be wrapped.
     """
     archives = _archives()
     if not archives or not archives[0][1].is_file():
-        raise ReferenceMissingError(
+        raise PackageMissingError(
             "There is no archive libllvmlibc.a of LLVM-libc at "
             f"{archives[0][1] if archives else f'{LLVM_FOLDERS}/llvm-*/lib'}. Install the "
             f"package {' or '.join(LLVMLIBC_PACKAGES)}, set UDFTORCH_LLVMLIBC to the archive, "
@@ -476,7 +468,7 @@ def _wrap(archive: Path) -> LlvmLibc:
     content = archive.read_bytes()
     start = re.search(rb"(_ZN\d+__llvm_libc_([0-9_]+?)_)4expfEf", content)
     if start is None:
-        raise ReferenceBuildError(
+        raise NativeError(
             f"{archive} holds no expf of LLVM-libc; it is not the archive of "
             f"{LLVMLIBC_PACKAGES[0]}."
         )
