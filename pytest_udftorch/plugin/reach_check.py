@@ -222,7 +222,7 @@ def _taken() -> tuple[list[Symbol], set[str]]:
     """Return the symbols and the functions of overrides that were called since the last time."""
     from pytest_udftorch.swap.cpu.loops import called
     from pytest_udftorch.swap.cuda.launcher import launched
-    from pytest_udftorch.swap.operators.table import calls
+    from pytest_udftorch.swap.operators.calls import calls
 
     overrides = called() | {call.function for kernel in launched() for call in calls(kernel)}
     return binder().marked(), overrides

@@ -218,6 +218,15 @@ def test_an_exact_model_and_a_stable_one_lose_nothing():
     assert found.least > 18
 
 
+def test_a_layer_that_multiplies_is_not_exact():
+    """An operator that chooses a number or its product with another one rounds the product."""
+    lines = {
+        layer: significant_bits(layer.eval(), torch.randn(16, 8)).text()
+        for layer in (torch.nn.LeakyReLU(), torch.nn.ReLU())
+    }
+    assert ["output: exact" in text for text in lines.values()] == [False, True]
+
+
 def test_training_is_watched_and_repeats():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
     x = torch.linspace(-1, 1, 12).reshape(3, 4)

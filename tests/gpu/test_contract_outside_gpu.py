@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 
-SOURCE = Path(__file__).parents[1] / "libtorch" / "test_contract_outside.py"
+SOURCE = Path(__file__).parents[1] / "reproduce" / "test_contract_outside.py"
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +120,14 @@ def test_what_is_outside_is_listed_and_refused(between, operator):
         within_contract(strict=True),
     ):
         step(between)
+
+
+def test_attention_whose_heads_share_keys_is_listed():
+    query, key = torch.randn(2, 8, 16, 32, device="cuda"), torch.randn(2, 4, 16, 32, device="cuda")
+    with patched("repro"):
+        with within_contract() as found:
+            F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+        assert [*found.operators] == ["aten::scaled_dot_product_attention"]
+        with within_contract() as found:
+            F.scaled_dot_product_attention(query, query, query)
+        assert not found.operators

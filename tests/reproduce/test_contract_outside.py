@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from pytest_udftorch import patched
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce import within_contract
+from pytest_udftorch.swap.contract import outside
 from pytest_udftorch.swap.contract.outside import COMPOSED, MOVES, ROUNDED, TRIED
 
 aten = torch.ops.aten
@@ -75,7 +76,6 @@ CALLS = {
     "hardsigmoid_backward": lambda x, g: aten.hardsigmoid_backward(g, x),
     "hardswish": lambda x, g: F.hardswish(x),
     "hardswish_backward": lambda x, g: aten.hardswish_backward(g, x),
-    "huber_loss_backward": lambda x, g: aten.huber_loss_backward(LOSS, x, g, 1, 0.7),
     "leaky_relu": lambda x, g: F.leaky_relu(x, 0.3),
     "leaky_relu_backward": lambda x, g: aten.leaky_relu_backward(g, x, 0.3, False),
     "lerp": lambda x, g: (torch.lerp(x, g, 0.3), torch.lerp(x, g, x.abs())),
@@ -87,6 +87,7 @@ CALLS = {
     "log_sigmoid_forward": lambda x, g: F.logsigmoid(x),
     "logaddexp": lambda x, g: torch.logaddexp(x, g),
     "logit": lambda x, g: torch.logit(torch.sigmoid(x)),
+    "logit_backward": lambda x, g: aten.logit_backward(g, torch.sigmoid(x)),
     "max_pool2d_with_indices_backward": lambda x, g: pooled(
         x, g, lambda i: aten.max_pool2d_with_indices(i, [3, 3], [2, 2]),
         lambda d, i, n: aten.max_pool2d_with_indices_backward(
@@ -280,6 +281,42 @@ def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
         torch.mm(a, b, out=to)
         torch.sum(a, 1, out=torch.empty(8))
     assert list(found.operators) == ["aten::mm.out", "aten::sum.IntList_out"]
+
+
+class Away:
+    """What is asked of a tensor on a GPU before attention is called outside."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, *shape):
+        self.shape, self.dim, self.numel = shape, lambda: len(shape), lambda: 1
+
+
+def test_attention_whose_heads_share_keys_is_outside_on_gpus_alone():
+    query, key = Away(2, 8, 5, 4), Away(2, 4, 5, 4)
+    assert outside._shares_heads((query, key, key), {})
+    assert outside._shares_heads((query,), {"key": key, "value": key, "enable_gqa": True})
+    assert not outside._shares_heads((query, query, query), {})
+    assert not outside._shares_heads((random(2, 8, 5, 4), random(2, 4, 5, 4)), {})
+
+
+def test_a_function_that_torch_composes_is_listed(monkeypatch):
+    monkeypatch.setattr(outside, "_has_gpus", lambda: True)
+    query, key = random(2, 8, 5, 4), random(2, 4, 5, 4)
+
+    def attend():
+        return F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+
+    with patched("repro"):
+        with within_contract(strict=True) as found:
+            attend()
+        assert not found.operators
+        monkeypatch.setattr(outside, "_shares_heads", lambda args, kwargs: True)
+        with within_contract() as found:
+            attend()
+        assert "heads share keys" in found.operators["aten::scaled_dot_product_attention"]
+        with within_contract(strict=True), pytest.raises(OutsideContractError, match="heads share"):
+            attend()
 
 
 def test_nothing_is_watched_after_the_block():

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.libtorch.test_contract_windows import LEVELS, SPECIAL, random, same
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
@@ -22,6 +21,7 @@ from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import upsampling
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.upsampling import Direction, Kind, terms, upsample
+from tests.reproduce.test_contract_windows import LEVELS, SPECIAL, random, same
 
 #: mode -> how many directions it is for.
 MODES = {

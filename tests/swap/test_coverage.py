@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -18,7 +19,7 @@ from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.swap import coverage
 from pytest_udftorch.swap.cpu import operators
 from pytest_udftorch.swap.operators import decompositions as formulas
-from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.operators import definitions, rows
 from pytest_udftorch.swap.reach import coverage as counted
 from pytest_udftorch.swap.reach.coverage import percent, training_step
 from pytest_udftorch.swap.session.binder import binder
@@ -236,7 +237,8 @@ def test_calls_of_symbols_contradict_a_definition_without_functions(monkeypatch)
         X + 1
 
     assert coverage(step).complete
-    monkeypatch.setattr(definitions, "_ALGEBRAIC", definitions._ALGEBRAIC | {"mish"})
+    lie = dataclasses.replace(rows.BY_NAME["mish"], functions=())
+    monkeypatch.setitem(rows.BY_NAME, "mish", lie)
     found = coverage(step)
     assert [row.operator for row in found.rows] == ["aten::exp"]
     assert found.share == 1.0

@@ -15,7 +15,7 @@ import pytest_udftorch
 from pytest_udftorch import patched
 from pytest_udftorch.swap import coverage
 from pytest_udftorch.swap.cpu import c_source, loops, operators
-from pytest_udftorch.swap.operators.table import FORMULAS
+from pytest_udftorch.swap.operators.calls import FORMULAS
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.dispatcher import Role, Spec
 from pytest_udftorch.swap.overrides.python_override import PythonOverride

@@ -19,7 +19,7 @@ from pytest_udftorch.swap.cuda import counters as cuda_counters
 from pytest_udftorch.swap.cuda.counters import CounterRow, Counters, counters
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.native.runtime import runtime
-from pytest_udftorch.swap.operators import table
+from pytest_udftorch.swap.operators import calls, table
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.records.profile import Profile
@@ -236,7 +236,7 @@ CALLS = {
 
 @pytest.mark.parametrize("kernel", CALLS)
 def test_a_row_knows_the_functions_of_its_kernel(kernel):
-    found = [(c.function, c.times, c.per_line) for c in table.calls(kernel)]
+    found = [(c.function, c.times, c.per_line) for c in calls.calls(kernel)]
     assert found == CALLS[kernel]
 
 
@@ -246,9 +246,9 @@ def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
 
     used = {kernel for op in table.OPERATORS for kernel in op.kernels}
     assert used | {"reciprocal", "celu"} == set(CALLS)
-    for formula in table.FORMULAS:
-        assert getattr(cuda_kernels, formula).fn.__code__ is table.FORMULAS[formula].__code__
-    for kernel in used - set(table.FORMULAS):
+    for formula in calls.FORMULAS:
+        assert getattr(cuda_kernels, formula).fn.__code__ is calls.FORMULAS[formula].__code__
+    for kernel in used - set(calls.FORMULAS):
         names = kernel, kernel.removeprefix("log_")
         modules = flash, cuda_kernels, cells, philox, alignment_kernels
         assert any(hasattr(module, name) for module in modules for name in names)
@@ -263,7 +263,7 @@ def test_kernels_over_rows_call_what_the_table_states():
         if isinstance(function, ast.FunctionDef) and function.name.endswith(("_rows", "_tiles")):
             names = [n.func.id for n in ast.walk(function)
                      if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]  # fmt: skip
-            exps = [call.times for call in table.calls(function.name) if call.function == "exp"]
+            exps = [call.times for call in calls.calls(function.name) if call.function == "exp"]
             assert [names.count("_exp")] == exps, function.name
             assert not {f"_{name}" for name in FUNCTIONS if name != "exp"} & set(names)
 
@@ -304,9 +304,9 @@ def test_a_formula_evaluated_is_the_operator(applied, stock):
 
     x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
     x = x[x != 0]
-    got = table.evaluate(applied, Ops(), lambda v: torch.tensor(v, dtype=torch.float64), x)
+    got = calls.evaluate(applied, Ops(), lambda v: torch.tensor(v, dtype=torch.float64), x)
     torch.testing.assert_close(got, stock(x), rtol=1e-14, atol=1e-15)
-    wrong = table.evaluate(applied, Ops(), lambda v: torch.tensor(v * 1.01 + 0.01), x)
+    wrong = calls.evaluate(applied, Ops(), lambda v: torch.tensor(v * 1.01 + 0.01), x)
     assert not torch.allclose(wrong, stock(x), rtol=1e-14, atol=1e-15)
 
 

@@ -17,9 +17,9 @@ from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
 from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
-from pytest_udftorch.swap.observe.recorder import WITHOUT_VALUES, Recording, Stopped
+from pytest_udftorch.swap.observe.recorder import Recording, Stopped
 from pytest_udftorch.swap.observe.recording import effects, results
-from pytest_udftorch.swap.operators.definitions import is_view, name_of
+from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 Special = Literal["nan", "inf", "subnormal"]
 
@@ -151,7 +151,7 @@ class _Watcher(OperatorWatch):
         """Compute an operator between looks at its inputs and outputs."""
         kind, leaves = self.kind, compat.pytree().tree_leaves
         place = self.where.now()
-        if self.made or is_view(func) or name_of(func) in WITHOUT_VALUES:
+        if self.made or is_view(func) or not says_numbers(func):
             return func(*args, **kwargs)
         known = effects(func)
         over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}

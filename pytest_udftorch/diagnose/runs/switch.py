@@ -18,7 +18,8 @@ from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
-from pytest_udftorch.swap.operators.definitions import evaluations, is_view
+from pytest_udftorch.swap.operators.definitions import evaluations
+from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
 

@@ -11,9 +11,9 @@ from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.diagnose.sensitivity.digits import Samples
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
-from pytest_udftorch.swap.observe.recorder import WITHOUT_VALUES, Recording
+from pytest_udftorch.swap.observe.recorder import Recording
 from pytest_udftorch.swap.observe.recording import effects, results
-from pytest_udftorch.swap.operators.definitions import is_view, name_of
+from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 
 @dataclass
@@ -128,7 +128,7 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
                 book.parted = (at, was, name, place)
 
         def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-            if is_view(func) or name_of(func) in WITHOUT_VALUES:
+            if is_view(func) or not says_numbers(func):
                 return func(*args, **kwargs)
             place = where.now()
             over = [p.of(args, kwargs) for p in effects(func).overwritten]

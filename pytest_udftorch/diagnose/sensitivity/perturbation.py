@@ -15,12 +15,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.prove.judge.error_model import EXACT
 from pytest_udftorch.swap.observe.recording import draws
-from pytest_udftorch.swap.operators.definitions import is_view, name_of
-
-#: Operators whose results IEEE 754 rounds once.
-_ROUNDED_ONCE: Final = frozenset({"add", "div", "mul", "reciprocal", "rsub", "sqrt", "sub"})
+from pytest_udftorch.swap.operators.overload import is_exact, name_of
+from pytest_udftorch.swap.operators.rows import find
 
 #: Integers of the width of a type, whose order is that of the magnitudes.
 _WIDTHS: Final = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
@@ -47,7 +44,7 @@ class Perturbation:
         name = name_of(operator).removesuffix("_")
         if self._only is not None and name not in self._only:
             return False
-        if name in EXACT or is_view(operator) or draws(operator, args, kwargs):
+        if is_exact(operator, args, kwargs) or draws(operator, args, kwargs):
             return False
         given = compat.pytree().tree_leaves((args, kwargs))
         return any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in given)
@@ -61,7 +58,9 @@ class Perturbation:
 
         name = name_of(operator).removesuffix("_")
         tensors = [t for t in compat.pytree().tree_leaves(args) if isinstance(t, torch.Tensor)]
-        if name not in _ROUNDED_ONCE or kwargs or any(t.dtype == torch.float64 for t in tensors):
+        row = find(name)
+        once = row is not None and row.roundings == 1
+        if not once or kwargs or any(t.dtype == torch.float64 for t in tensors):
             return None
         packet = getattr(torch.ops.aten, name)
         # What is written in place is read first.

@@ -36,6 +36,8 @@ from torch import nn
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.base.trees import convert, tensors_in
+from pytest_udftorch.swap.operators.overload import is_exact
+from pytest_udftorch.swap.operators.rows import find
 
 pytree = compat.pytree()
 
@@ -47,38 +49,6 @@ FLOAT32_UNIT: Final = 2.0**-24
 
 #: A setting of ``fp32_precision`` -> the unit roundoff of the factors.
 _FACTORS: Final = {"tf32": 2.0**-11, "bf16": 2.0**-8}
-
-#: Operators that are contractions -> the positions of their factors and of an addend.
-_CONTRACTIONS: Final[dict[str, tuple[int, int, int | None]]] = {
-    "addbmm": (1, 2, 0),
-    "addmm": (1, 2, 0),
-    "addmv": (1, 2, 0),
-    "baddbmm": (1, 2, 0),
-    "bmm": (0, 1, None),
-    "convolution": (0, 1, 2),
-    "dot": (0, 1, None),
-    "mm": (0, 1, None),
-    "mv": (0, 1, None),
-}
-
-#: Operators whose results are numbers that were there before.
-EXACT: Final = frozenset(
-    """
-    _to_copy _unsafe_view abs amax amin arange cat clamp clamp_max clamp_min clone
-    constant_pad_nd contiguous copy copy_ embedding empty empty_like fill fill_ flip full
-    full_like gather hardtanh index index_put index_select leaky_relu lift_fresh_copy
-    masked_fill max max_pool2d_with_indices max_pool3d_with_indices maximum min minimum neg
-    new_empty new_full new_ones new_zeros ones ones_like reflection_pad2d relu relu_ repeat
-    roll scalar_tensor scatter select_backward sign sort split_with_sizes_copy stack topk tril
-    triu unsafe_chunk unsafe_split unsafe_split_with_sizes upsample_nearest2d where zero_ zeros
-    zeros_like
-    """.split()  # noqa: SIM905 - a list of so many names would be harder to read
-)
-
-#: Operators that add up the last dimension inside and return as many numbers as they get.
-_ROWS: Final = frozenset(
-    {"_log_softmax", "_softmax", "cumsum", "logcumsumexp", "native_group_norm", "native_layer_norm"}
-)
 
 
 @functools.cache
@@ -116,8 +86,9 @@ def perturbing(
         output: int,
     ) -> Any:
         """Return the standard deviation of the error of each element of one output."""
-        if name in _CONTRACTIONS:
-            first, second, addend = _CONTRACTIONS[name]
+        row = find(name)
+        if row is not None and row.factors is not None:
+            (first, second), addend = row.factors, row.addend
             squared = list(args)
             for at in (first, second, addend):
                 if at is not None and isinstance(squared[at], torch.Tensor):
@@ -130,7 +101,7 @@ def perturbing(
             return share * call(*squared).clamp_min(0).sqrt()
         given = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=1)
         terms = given / max(1, result.numel())
-        if name in _ROWS:
+        if row is not None and row.along_rows:
             terms = args[0].shape[-1] if args[0].dim() else 1
         if "attention" in name:
             terms = args[1].shape[-2]
@@ -150,8 +121,8 @@ def perturbing(
         result = func(*args, **kwargs)
         name = compat.packet(func).__name__
         returned = _returns(func.name())
-        # A view has the errors of what it views.
-        if name in EXACT or any(
+        # A view has the errors of what it views, also one that is written into.
+        if is_exact(func, args, kwargs) or any(
             r.alias_info is not None and not r.alias_info.is_write for r in returned
         ):
             return result

@@ -31,7 +31,9 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.prove.judge.batch_norm import BATCH_NORMS, batch_norm_bound
 from pytest_udftorch.swap.observe.recorder import Kept
 from pytest_udftorch.swap.observe.recording import draws, effects, results, strided_copy
-from pytest_udftorch.swap.operators.definitions import name_of
+from pytest_udftorch.swap.operators.overload import is_exact, name_of
+from pytest_udftorch.swap.operators.row import Kind
+from pytest_udftorch.swap.operators.rows import find
 
 #: Standard deviations within which rounding explains a result.
 SPREAD: Final = 16.0
@@ -41,34 +43,6 @@ _DRAWS: Final = 8
 
 #: Most elements that MPFR is asked about.
 _MPFR: Final = 512
-
-#: Operators that IEEE 754 rounds once, if their factor ``alpha`` is 1.
-_ROUNDED_ONCE: Final = frozenset(
-    [
-        "_to_copy", "add", "add_", "copy_", "div", "div_", "mul", "mul_", "reciprocal", "rsub",
-        "sqrt", "sqrt_", "sub", "sub_",
-    ]
-)  # fmt: skip
-
-#: Operators of backward passes that pass numbers on or drop them.
-_SELECTS: Final = frozenset({"hardtanh_backward", "threshold_backward"})
-
-#: Operators that add up what their first argument has, with weights that are not negative.
-_SUMS: Final = frozenset(
-    {
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "avg_pool2d",
-        "avg_pool2d_backward", "cumsum", "embedding_dense_backward", "index_add", "index_put",
-        "max_pool2d_with_indices_backward", "mean", "scatter_add", "sum", "upsample_bilinear2d",
-    }
-)  # fmt: skip
-
-#: Sums of products -> arguments that are factors or addends.
-_PRODUCTS: Final = frozenset(
-    {
-        "_foreach_addcmul_", "addbmm", "addcmul", "addcmul_", "addmm", "addmv", "baddbmm", "bmm",
-        "convolution", "convolution_backward", "dot", "linear", "mkldnn_convolution", "mm", "mv",
-    }
-)  # fmt: skip
 
 #: Elements that are looked at together, so that what is made of them beside the truth stays small.
 _PART: Final = 1 << 17
@@ -328,22 +302,21 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
     """Return what the bound rests on, and the bound of every element; None if there is none."""
     import torch
 
-    from pytest_udftorch.prove.judge.error_model import EXACT
-
-    name = name_of(kept.operator)
+    row = find(name_of(kept.operator))
     truth = exact[index].double().cpu()
     unit = _unit(kept, like)
     half = _ulp(truth, like.dtype).mul_(0.5)
-    if name in EXACT | _SELECTS and name not in ("_to_copy", "copy_"):
+    casts = row is not None and row.rounds_if == "casts"
+    if is_exact(kept.operator, kept.args, kept.kwargs) and not casts:
         return "the operator computes nothing", torch.zeros_like(truth)
-    if name in _ROUNDED_ONCE and _plain(kept, like):
+    if row is not None and row.roundings == 1 and _plain(kept, like):
         # float64 has more than twice the digits, so rounding it again gives the same number.
         return "IEEE 754 rounds the result once", (truth.to(like.dtype).double() - truth).abs()
-    if name in _PRODUCTS or name in _SUMS:
+    if row is not None and row.kind in (Kind.PRODUCTS, Kind.SUMS):
         found = _of_products(kept, wide, index, unit)
         if found is not None:
             return "sums of products (Higham and Mary 2019)", found.add_(half)
-    if name in BATCH_NORMS:
+    if name_of(kept.operator) in BATCH_NORMS:
         found = batch_norm_bound(kept.operator, *wide, index, unit)
         if found is not None:
             return "errors of the sums and the root of a batch norm", found + half
@@ -355,11 +328,19 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
     ) + 8 * half
 
 
+def _kind(kept: Kept) -> Kind | None:
+    row = find(name_of(kept.operator))
+    return None if row is None else row.kind
+
+
 def _plain(kept: Kept, like: Any) -> bool:
     """Tell whether a call has operands of the result's type alone, so that it rounds once."""
     import torch
 
     if kept.kwargs.get("alpha", 1) != 1 or len(kept.args) > 2:
+        return False
+    left_out = compat.overload_schema(kept.operator).arguments[len(kept.args) :]
+    if any(isinstance(a.default_value, float) for a in left_out):  # a kernel rounds it first
         return False
     casts = name_of(kept.operator) in ("_to_copy", "copy_")
     for value in kept.args:
@@ -401,7 +382,7 @@ def _of_products(kept: Kept, wide: tuple[Any, Any], index: int, unit: float) -> 
     terms = _terms(kept, magnitudes)
     name = name_of(kept.operator)
     factors = 0.0
-    if name in _PRODUCTS:
+    if _kind(kept) is Kind.PRODUCTS:
         device = next(
             t.device for t in compat.pytree().tree_leaves(kept.args) if isinstance(t, torch.Tensor)
         )
@@ -418,7 +399,7 @@ def _terms(kept: Kept, result: Any) -> float:
         if isinstance(t, torch.Tensor) and t.is_floating_point()
     ]  # fmt: skip
     name = name_of(kept.operator)
-    if name in _SUMS:
+    if _kind(kept) is Kind.SUMS:
         return max(1.0, max(sizes) if name == "cumsum" else sizes[0] / max(1, result.numel()))
     if name in ("mm", "bmm", "mv", "dot"):
         return float(kept.args[0].shape[-1])

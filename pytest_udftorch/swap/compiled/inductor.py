@@ -31,7 +31,9 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.errors import SessionStateError
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.contract.outside import WITH_NUMBERS, holds
-from pytest_udftorch.swap.operators.table import COMPILED, Applied, evaluate, plain
+from pytest_udftorch.swap.operators.calls import Applied, evaluate, plain
+from pytest_udftorch.swap.operators.rows import find
+from pytest_udftorch.swap.operators.table import COMPILED
 from pytest_udftorch.swap.overrides.active import STOCK, Active, Change
 from pytest_udftorch.swap.overrides.schemas import has_overload, overload
 from pytest_udftorch.swap.overrides.undo import Undo
@@ -179,7 +181,7 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
     for name in active.operators:
         operator = overload(name)
         call = lowering.fallback_handler(operator, add_to_fallback_set=False)
-        fresh[operator] = _of_contiguous(call) if name in _MISPREDICTED else call
+        fresh[operator] = _of_contiguous(call) if _fact(name, "mislaid") else call
     for operator in map(overload, WITH_NUMBERS if holds(active.operators) else ()):
         if operator in lowering.lowerings:
             call = lowering.fallback_handler(operator, add_to_fallback_set=False)
@@ -189,14 +191,9 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
     _set_fakes(active, undo)
 
 
-#: Operators whose results are laid out otherwise than torch's rules for fake tensors say, where
-#: their arguments are laid out in two ways or with the channels last (seen in 2.15).
-_MISPREDICTED: Final = frozenset(
-    {
-        "aten::_log_softmax_backward_data", "aten::binary_cross_entropy_backward",
-        "aten::elu_backward", "aten::native_batch_norm_backward", "aten::smooth_l1_loss_backward",
-    }
-)  # fmt: skip
+def _fact(name: str, fact: str) -> Any:
+    """Return what the row of an overload (``aten::add.Tensor``) says; None if it has no row."""
+    return getattr(find(name.partition("::")[2].partition(".")[0]), fact, None)
 
 
 def _of_contiguous(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,25 +228,6 @@ def _of_alike(stock: Callable[..., Any], call: Callable[..., Any]) -> Callable[.
     return lower
 
 
-#: Normalisations, and which of their results are statistics.
-_STATISTICS: Final = {
-    "aten::native_layer_norm": slice(1, None),
-    "aten::native_group_norm": slice(1, None),
-    "aten::native_batch_norm": slice(1, None),
-    "aten::_native_batch_norm_legit": slice(1, None),
-    "aten::_native_batch_norm_legit.no_stats": slice(1, None),
-    "aten::_native_batch_norm_legit_functional": slice(1, 3),
-}
-
-
-#: Where such an operator takes the running statistics that it returns anew, behind the others.
-_RUNNING: Final = {"aten::_native_batch_norm_legit_functional": slice(3, 5)}
-
-
-#: Gives the gradient of a tensor in 16 bits in them; torch's rule says in float32.
-_NARROW_GRADIENT: Final = "aten::native_group_norm_backward"
-
-
 def _set_fakes(active: Active, undo: Undo) -> None:
     """Correct the dtypes of statistics that torch tells its compiler.
 
@@ -262,10 +240,10 @@ def _set_fakes(active: Active, undo: Undo) -> None:
     found: dict[Any, Callable[..., Any]] = {}
     for name in active.operators:
         operator = overload(name)
-        if name in _STATISTICS:
-            running = _RUNNING.get(name, slice(0))
-            found[operator] = _wide_statistics(rules[operator], _STATISTICS[name], running)
-        elif name == _NARROW_GRADIENT:
+        if statistics := _fact(name, "statistics"):
+            running = slice(*(_fact(name, "running") or (0,)))
+            found[operator] = _wide_statistics(rules[operator], slice(*statistics), running)
+        elif _fact(name, "narrow_gradient"):
             found[operator] = _narrow_gradient(rules[operator])
     if not found:
         return

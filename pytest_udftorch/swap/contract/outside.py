@@ -2,8 +2,8 @@
 """Which operators of a run are outside of docs/reproduce/contract.md, so that machines may differ.
 
 An operator is inside if its kernel is the contract's, if it only moves or compares numbers, if it
-rounds each element once, or if tests hold torch's kernel to the same bits at every CPU level.
-Everything else is outside, also where nothing is known against it.
+rounds each element once, or if tests hold torch's kernel to the same bits at every CPU level: its
+row says how. Everything else is outside, also where nothing is known against it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
@@ -21,121 +20,58 @@ from pytest_udftorch.base.dispatch_mode import Call, watching
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
+from pytest_udftorch.swap.operators.row import Held, Row
+from pytest_udftorch.swap.operators.rows import BY_NAME, ROWS, find, names
 from pytest_udftorch.swap.overrides.dispatcher import thread as override_thread
 from pytest_udftorch.swap.overrides.python_override import stock
 
 LIBRARY: Final = "repro"
 
-#: Operators that move, choose or compare numbers, by the name without overload.
-MOVES: Final = frozenset(
-    {
-        "_assert_async", "_conj", "_copy_from", "_foreach_zero", "_local_scalar_dense",
-        "_reshape_alias", "_reshape_copy", "_to_copy", "_unsafe_index",
-        "_unsafe_masked_index", "_unsafe_view", "abs", "adaptive_max_pool2d",
-        "adaptive_max_pool3d", "alias", "alias_copy", "amax", "amin", "aminmax",
-        "as_strided", "as_strided_copy", "as_strided_scatter", "cat", "ceil", "clamp",
-        "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy", "copysign", "cummax",
-        "cummin", "detach", "diagonal_scatter", "embedding", "empty", "empty_like",
-        "empty_permuted", "empty_strided", "expand_copy", "fill", "flip", "floor", "fmax",
-        "fmin", "frexp", "full", "full_like", "gather", "hardtanh", "hardtanh_backward",
-        "heaviside", "im2col", "index", "index_copy", "index_fill", "index_select",
-        "kthvalue", "lift", "lift_fresh", "lift_fresh_copy", "masked_fill",
-        "masked_scatter", "masked_select", "max", "max_pool2d_with_indices",
-        "max_pool3d_with_indices", "maximum", "median", "min", "minimum", "mode",
-        "nan_to_num", "narrow_copy", "neg", "new_empty", "new_empty_strided", "new_full",
-        "new_ones", "new_zeros", "ones", "ones_like", "permute_copy", "pixel_shuffle",
-        "pixel_unshuffle", "reflection_pad1d", "reflection_pad2d", "relu", "repeat",
-        "replication_pad1d", "replication_pad2d", "resize", "roll", "rot90", "round",
-        "scalar_tensor", "scatter", "select_backward", "select_copy", "select_scatter",
-        "set", "sgn", "sign", "slice_backward", "slice_copy", "slice_scatter", "sort",
-        "split_copy", "split_with_sizes_copy", "squeeze", "squeeze_copy", "stack", "t",
-        "t_copy", "take", "threshold", "threshold_backward", "topk", "transpose",
-        "transpose_copy", "tril", "triu", "trunc", "unfold_copy", "unsafe_split",
-        "unsafe_split_with_sizes", "unsqueeze", "unsqueeze_copy", "upsample_nearest1d",
-        "upsample_nearest2d", "view_copy", "where", "zero", "zeros", "zeros_like",
-    }
-)  # fmt: skip
-
 _SIXTEEN: Final = frozenset({"bfloat16", "float16"})
 
+
+def _held(how: Held) -> frozenset[str]:
+    """Return the operators that are inside in a way on the CPU."""
+    return names(lambda row: row.contract.cpu is how)
+
+
+#: Operators that move, choose or compare numbers, by the name without overload.
+MOVES: Final = _held(Held.MOVES)
+
 #: Operators whose every element is rounded once by IEEE 754.
-ROUNDED: Final = frozenset({"add", "div", "mul", "reciprocal", "sub"})
+ROUNDED: Final = _held(Held.ROUNDED)
 
 #: Operators whose kernels are torch's, and give the same bits at AVX2 and AVX-512 and with any
 #: number of threads: ``tests/reproduce/test_contract_outside.py`` tries each.
-TRIED: Final = frozenset(
-    {
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_prelu_kernel",
-        "adaptive_max_pool2d_backward", "addcdiv", "addcmul", "avg_pool2d",
-        "avg_pool2d_backward", "celu", "digamma", "elu", "elu_backward", "erfinv", "fmod",
-        "gelu", "gelu_backward", "glu", "glu_backward", "hardsigmoid",
-        "hardsigmoid_backward", "hardswish", "hardswish_backward", "huber_loss_backward",
-        "leaky_relu", "leaky_relu_backward", "lerp", "lgamma", "linspace",
-        "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp", "logit",
-        "max_pool2d_with_indices_backward", "mish", "mish_backward", "mse_loss_backward",
-        "nll_loss2d_backward", "nll_loss_backward", "remainder", "rsqrt", "rsub", "sigmoid",
-        "sigmoid_backward", "silu", "silu_backward", "sinc", "soft_margin_loss", "softplus",
-        "softplus_backward", "softshrink_backward", "tanh_backward", "xlogy",
-    }
-)  # fmt: skip
+TRIED: Final = _held(Held.TRIED)
+
+#: Operators that torch computes by others, which the contract has.
+COMPOSED: Final = _held(Held.COMPOSED)
 
 #: Of the operators whose kernels are torch's on the CPU, those that give other bits on GPUs. The
 #: others give the same: ``tests/gpu/test_contract_outside_gpu.py`` tries each.
-NOT_ON_GPUS: Final = frozenset({"digamma", "glu_backward", "hardsigmoid", "hardswish", "lgamma"})
+NOT_ON_GPUS: Final = frozenset(n for n in TRIED if BY_NAME[n].contract.cuda is Held.NO)
 
 #: The same in 16 bits, besides those.
-NOT_SIXTEEN_ON_GPUS: Final = frozenset(
-    {
-        "_adaptive_avg_pool2d_backward", "_prelu_kernel", "adaptive_max_pool2d_backward",
-        "avg_pool2d_backward", "huber_loss_backward", "log_sigmoid_backward", "logit",
-        "max_pool2d_with_indices_backward", "nll_loss2d_backward", "nll_loss_backward", "rsub",
-        "sigmoid_backward", "smooth_l1_loss_backward", "tanh_backward", "xlogy",
-    }
-)  # fmt: skip
+NOT_SIXTEEN_ON_GPUS: Final = names(
+    lambda row: (
+        row.contract.cpu16 is not Held.NO
+        and row.contract.cuda is not Held.NO
+        and row.contract.cuda16 is Held.NO
+        and Held.TRIED in row.contract.cells
+    )
+)
 
-#: In the contract for the CPU alone; torch's kernel for GPUs gives the same bits in float32.
-_ALIKE_ON_GPUS: Final = frozenset({"smooth_l1_loss_backward"})
+#: Of those that torch's kernels compute, those whose kernels for 16 bits depend on the number of
+#: threads.
+NOT_SIXTEEN: Final = frozenset(n for n in TRIED if BY_NAME[n].contract.cpu16 is Held.NO)
 
 #: Overloads of these that Inductor would compute by formulas of its own, rounded otherwise.
-UNCOMPILED: Final = tuple(
-    f"aten::{name}"
-    for name in (
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
-        "_native_batch_norm_legit_functional", "_prelu_kernel", "addcdiv",
-        "addcmul", "avg_pool2d", "avg_pool2d_backward", "celu", "elu", "elu_backward", "gelu",
-        "gelu_backward", "glu", "glu_backward", "hardsigmoid", "hardsigmoid_backward", "hardswish",
-        "hardswish_backward", "leaky_relu", "leaky_relu_backward", "lerp.Scalar", "lerp.Tensor",
-        "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp",
-        "max_pool2d_with_indices_backward", "mish", "mish_backward", "mse_loss_backward",
-        "nll_loss_backward", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward",
-        "softplus", "softplus_backward", "tanh_backward",
-        # Of lists of tensors; the kernels of these call those of single ones.
-        "_foreach_add.List", "_foreach_add.Tensor", "_foreach_addcdiv.Scalar",
-        "_foreach_addcdiv.ScalarList", "_foreach_addcdiv.Tensor", "_foreach_addcmul.Scalar",
-        "_foreach_addcmul.ScalarList", "_foreach_addcmul.Tensor", "_foreach_lerp.List",
-        "_foreach_lerp.Scalar", "_foreach_lerp.ScalarList", "_foreach_sub.List",
-    )
-)  # fmt: skip
+UNCOMPILED: Final = tuple(sorted(f"aten::{n}" for row in ROWS for n in row.uncompiled))
 
 #: Overloads of single elements that Inductor computes, but for calls with a number beside 16 bits.
-WITH_NUMBERS: Final = tuple(
-    f"aten::{name}" for name in (
-        "add.Scalar", "add.Tensor", "div.Scalar", "div.Tensor", "mul.Scalar", "mul.Tensor",
-        "sub.Scalar", "sub.Tensor",
-    )
-)  # fmt: skip
-
-#: Operators that torch computes by others, which the contract has.
-COMPOSED: Final = frozenset(
-    {
-        "_normal_functional", "_safe_softmax", "bernoulli", "index_put", "native_dropout",
-        "native_dropout_backward", "norm", "normal", "rand", "rand_like", "randn",
-        "randn_like", "randperm",
-    }
-)  # fmt: skip
-
-#: Operators whose kernel in the contract writes to a given result, so all overloads call it.
-WRITING: Final = frozenset({"sqrt"})
+WITH_NUMBERS: Final = tuple(sorted(f"aten::{n}" for row in ROWS for n in row.with_numbers))
 
 
 def has_contract(registered: Iterable[Any]) -> bool:
@@ -149,15 +85,6 @@ def has_contract(registered: Iterable[Any]) -> bool:
 def holds(uncomputed: Iterable[str]) -> bool:
     """Tell whether compiled code has to keep to the contract, by the operators that it calls."""
     return bool(UNCOMPILED) and frozenset(UNCOMPILED).issubset(uncomputed)
-
-
-class Kind(Enum):
-    """What is known of an operator."""
-
-    MOVES = auto()
-    ROUNDED = auto()
-    CONTRACT = auto()
-    UNKNOWN = auto()
 
 
 @dataclass(repr=False)
@@ -245,10 +172,48 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with watching(_judging(found)):
+        with watching(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
             yield found
     finally:
         _watching.now = before
+
+
+def _has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@functools.cache
+def _calls_mode() -> Any:
+    """Return a mode that judges functions which torch composes before anybody sees them."""
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):
+        def __init__(self, found: Outside) -> None:
+            super().__init__()
+            self.found = found
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            given = kwargs or {}
+            result = func(*args, **given)
+            row = find(getattr(func, "__name__", ""))
+            if row is not None and row.contract.unless == "grouped" and _shares_heads(args, given):
+                self.found.note(f"aten::{row.name}", _UNLESS["grouped"])
+            return result
+
+    return Watch
+
+
+def _shares_heads(args: Any, kwargs: Any) -> bool:
+    """Tell whether a call of attention on a GPU has fewer heads of keys than of queries."""
+    given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
+    query, key = given["query"], given["key"]
+    if query.device.type == "cpu" or query.dim() != key.dim() or query.dim() < _HEADS:
+        return False
+    return bool(query.shape[-_HEADS] != key.shape[-_HEADS] and query.numel())
 
 
 def _judging(found: Outside) -> Call:
@@ -264,32 +229,21 @@ def _judging(found: Outside) -> Call:
     return call
 
 
-#: Of ROUNDED and TRIED, those whose 16-bit kernels depend on the number of threads: behind the last
-#: whole vector of a thread they do not round alpha, or the root. The first three do so with alpha.
-WITH_ALPHA: Final = frozenset({"add", "sub", "rsub"})
-NOT_SIXTEEN: Final = frozenset({"rsqrt"})
+#: Where attention has its heads, from the end on.
+_HEADS: Final = 3
+
+#: Why a call is outside that its row excepts.
+_UNLESS: Final = {
+    "alpha": "in 16 bits torch rounds alpha in some places of a vector, and not in others",
+    "grouped": "heads share keys and values, and torch composes it on GPUs in another order",
+}
 
 
-@functools.cache
-def _of_sixteen() -> frozenset[str]:
-    """Return the library's operators that have a form in 16 bits, by the names of torch's."""
-    found = find_library(LIBRARY).operators.values()
-    return frozenset(
-        udf.name.partition("::")[2].partition(".")[0].strip("_")
-        for those in found
-        for udf in those
-        if "bfloat16" in udf.dtypes
-    )
-
-
-def _narrow_why(func: Any, given: Any) -> str | None:
-    """Return why a call with numbers of 16 bits is outside of the contract, by its operator."""
-    name = _name(func)
-    operators, functions = _contract()
-    if name in WITH_ALPHA and _alpha(func, given) != 1:
-        return "in 16 bits torch rounds alpha in some places of a vector, and not in others"
-    lacking = operators - functions - ROUNDED - _plain(TRIED) - _of_sixteen()
-    if name in NOT_SIXTEEN or name in lacking:
+def _narrow_why(func: Any, given: Any, row: Row, held: Held) -> str | None:
+    """Return why a call with numbers of 16 bits is outside of the contract."""
+    if row.contract.unless == "alpha" and _alpha(func, given) != 1:
+        return _UNLESS["alpha"]
+    if held is Held.NO:
         return "it has numbers of 16 bits, in which the contract does not have it"
     return None
 
@@ -303,38 +257,24 @@ def _keys(overload: str) -> frozenset[str]:
     )
 
 
-def _away_why(func: Any, devices: Any, floats: Any) -> str | None:
+def _away_why(func: Any, devices: Any, row: Row, narrow: bool) -> str | None:
     """Return why a call elsewhere than on the CPU is outside, by its operator; or nothing."""
     if devices != {"cuda"}:
         return f"it ran on {min(devices)}, and the contract is about CPUs and NVIDIA's GPUs"
-    name, operators = _name(func), _contract()[0]
-    narrow = any(str(t.dtype).removeprefix("torch.") in _SIXTEEN for t in floats)
-    if name in _plain(NOT_ON_GPUS) or (narrow and name in _plain(NOT_SIXTEEN_ON_GPUS)):
+    contract = row.contract
+    torchs = Held.TRIED in contract.cells
+    if torchs and (contract.cuda is Held.NO or (narrow and row.name in NOT_SIXTEEN_ON_GPUS)):
         return "torch's kernel for GPUs gives other bits than that for the CPU"
-    keys = _keys(str(func.name()))
     if narrow and "::_foreach_" in func.name():
         return "it has lists of tensors of 16 bits on a GPU, where torch's kernels compute"
-    if name in operators and keys and "CUDA" not in keys and name not in _ALIKE_ON_GPUS:
+    if contract.cuda is Held.NO and contract.cpu is Held.OWN:
         return "the contract has it for the CPU alone"
     return None
 
 
 def _alpha(func: Any, given: Any) -> Any:
     """Return the factor of a call, which is 1 where it names none."""
-    args, kwargs = given
-    names = [a.name for a in compat.overload_schema(func).arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}.get("alpha", 1)
-
-
-@functools.cache
-def _contract() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the operators and the functions of the library, by the names of torch's operators."""
-    library = find_library(LIBRARY)
-    operators = [n for n in library.names if n not in library.function_names]
-    return (
-        frozenset(n.partition("::")[2].partition(".")[0].strip("_") for n in operators),
-        frozenset(library.function_names),
-    )
+    return arguments_of(func, *given).get("alpha", 1)
 
 
 def _inexact(values: Any) -> list[Any]:
@@ -345,36 +285,40 @@ def _inexact(values: Any) -> list[Any]:
     return [t for t in found if t.is_floating_point() or t.is_complex()]
 
 
-def _name(func: Any) -> str:
-    """Return the name without namespace, overload, and what says that it writes or takes lists."""
-    name = str(func.name()).partition("::")[2].partition(".")[0].strip("_")
-    return name.removeprefix("foreach_")
+def _bare(name: str) -> str:
+    """Return a name without what says that it writes, takes lists, or is for torch's own use."""
+    return name.strip("_").removeprefix("foreach_")
 
 
-def _plain(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(n.strip("_") for n in names)
+def _is_inside(row: Row | None) -> bool:
+    return row is not None and any(held is not Held.NO for held in row.contract.cells)
+
+
+#: What torch calls by another name where no gradients are recorded: ``softmax`` for ``_softmax``.
+_BARE: Final = {_bare(n): row for n, row in BY_NAME.items() if _is_inside(row)}
 
 
 @functools.cache
-def _kind(func: Any) -> Kind:
-    """Tell what an overload is, by its name alone."""
-    name = _name(func)
-    operators, functions = _contract()
-    returned = [r.alias_info for r in compat.overload_schema(func).returns]
-    view = bool(returned) and all(a is not None and not a.is_write for a in returned)
-    if view or (name in _plain(MOVES) and "reduce" not in str(func.name())):
-        return Kind.MOVES
-    if name in ROUNDED:
-        return Kind.ROUNDED
-    if name in functions | _plain(TRIED | COMPOSED | WRITING):
-        return Kind.CONTRACT
-    if name in operators:
+def _row(func: Any) -> Row | None:
+    """Return the row of an overload that the contract has; None if it is outside by its name."""
+    name = name_of(func)
+    row = next((r for r in (find(name), _BARE.get(_bare(name))) if _is_inside(r)), None)
+    if row is None:
+        return None
+    if row.rounds_if == "reduce" and "reduce" in str(func.name()):
+        return None
+    if Held.OWN in (row.contract.cpu, row.contract.cuda) and row.contract.cpu in _OF_LIBRARY:
         # The kernel of an overload with out= is torch's unless the library names the overload.
         arguments = compat.overload_schema(func).arguments
         out = any(a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments)
-        if not out or func.name() in find_library(LIBRARY).names:
-            return Kind.CONTRACT
-    return Kind.UNKNOWN
+        named = row.contract.every_overload or func.name() in find_library(LIBRARY).names
+        if out and not named:
+            return None
+    return row
+
+
+#: How an operator is inside on the CPU whose kernel is the library's, or that has none there.
+_OF_LIBRARY: Final = frozenset({Held.OWN, Held.NO})
 
 
 def reason(func: Any, given: Any, result: Any) -> str | None:
@@ -390,20 +334,23 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     made = _inexact((given, result) if wrote else result)
     if not any(t.numel() for t in made):
         return None  # integers and truth values are exact
-    kind = _kind(func)
-    if kind is Kind.MOVES:
+    row = _row(func)
+    if is_view(func) or (row is not None and row.contract.cpu is Held.MOVES):
         return None
-    if kind is Kind.UNKNOWN:
+    if row is None:
         return "the contract has no such operator, and no test holds torch's kernel to its bits"
     floats = [*_inexact(given), *made]
     devices = {t.device.type for t in floats} - {"cpu"}
-    if devices and (why := _away_why(func, devices, floats)):
-        return why
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
-    if dtypes & _SIXTEEN:
-        if why := _narrow_why(func, given):
+    narrow = bool(dtypes & _SIXTEEN)
+    if devices and (why := _away_why(func, devices, row, narrow)):
+        return why
+    if narrow:
+        contract = row.contract
+        held = contract.cuda16 if devices else contract.cpu16
+        if why := _narrow_why(func, given, row, held):
             return why
         dtypes -= _SIXTEEN
-    if kind is Kind.ROUNDED:
+    if row.contract.cpu is Held.ROUNDED:
         dtypes = {d for d in dtypes if d.startswith("complex")}
     return f"it has {min(dtypes)} numbers, and the contract is about float32" if dtypes else None

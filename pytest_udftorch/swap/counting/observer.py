@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.native.runtime import load_built
+from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 
@@ -91,6 +92,7 @@ OBSERVER: Final = TorchPart(
     what="the observer",
     failed=lambda version, said: _failed(f"The observer of torch {version}", said),
     lost="Nothing can be profiled",
+    texts=header.observer(),
 )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
-from pytest_udftorch.swap.operators.table import WIDE, called, calls, parsed
+from pytest_udftorch.swap.operators.calls import WIDE, called, calls, parsed
 
 _BINARY: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _COMPARED: Final = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}

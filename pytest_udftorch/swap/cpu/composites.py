@@ -23,7 +23,10 @@ from pytest_udftorch.swap.cpu.pointwise import (
     stock_kernel,
 )
 from pytest_udftorch.swap.library.symbols import SELU_ALPHA, SELU_SCALE
-from pytest_udftorch.swap.operators.table import LOG_SIGMOID, POINTWISE, Applied, Pointwise, plain
+from pytest_udftorch.swap.operators.calls import Applied, plain
+from pytest_udftorch.swap.operators.row import Pointwise, Row
+from pytest_udftorch.swap.operators.rows import ROWS
+from pytest_udftorch.swap.operators.table import LOG_SIGMOID
 
 #: (alpha, scale, scale of the input) of elu -> the function.
 _ELU: Final = {(1.0, 1.0, 1.0): "elu", (SELU_ALPHA, SELU_SCALE, 1.0): "selu"}
@@ -43,29 +46,27 @@ def _gelu(*, approximate: str = "none") -> Applied:
     return plain(_GELU[approximate])
 
 
-_KNOWN: Final = {op.name: op for op in POINTWISE}
 _CHANGED: Final[dict[str, Callable[..., Applied]]] = {
     "elu": _elu, "softplus": _softplus, "gelu": _gelu,
 }  # fmt: skip
 
+
+def _whole(row: Row) -> Iterator[Pointwise]:
+    """Yield the operator of a row that maps elements and can be a function."""
+    if not row.composites:
+        return
+    if row.whole is not None:
+        yield replace(row.whole, formula=lambda: plain(row.name))
+    for op in row.cuda:
+        if isinstance(op, Pointwise):
+            yield replace(op, formula=_CHANGED.get(op.name, op.formula))
+
+
 #: Operators that map elements; each formula is the name of a function.
-OPERATORS: Final[tuple[Pointwise, ...]] = (
-    *(
-        replace(_KNOWN[name], formula=_CHANGED.get(name, _KNOWN[name].formula))
-        for name in ("sigmoid", "silu", "softplus", "gelu", "mish", "elu")
-    ),
-    replace(
-        _KNOWN["exp"], name="rsqrt", functional="rsqrt", out=("rsqrt.out", "out"),
-        inplace="rsqrt_", formula=lambda: plain("rsqrt"),
-    ),
-)  # fmt: skip
+OPERATORS: Final = tuple(op for row in ROWS for op in _whole(row))
 
 #: Operator -> the functions that it can be.
-_FUNCTIONS: Final = {
-    **{op.name: (op.name,) for op in OPERATORS},
-    "elu": tuple(_ELU.values()),
-    "gelu": tuple(_GELU.values()),
-}
+_FUNCTIONS: Final = {row.name: row.composites for row in ROWS if row.composites}
 _LOG_SIGMOID: Final = LOG_SIGMOID.overloads[:2]
 
 #: What the kernels of this thread have computed, while somebody watches.
@@ -146,7 +147,7 @@ def composite_kernels(
         if loops.composites & {*_FUNCTIONS[op.name]}:
             found |= kernels_of(_Whole(loops, op), below)
     if "logsigmoid" in loops.composites:
-        op = replace(_KNOWN["exp"], name="log_sigmoid", formula=lambda: plain("logsigmoid"))
+        op = replace(OPERATORS[0], name="log_sigmoid", formula=lambda: plain("logsigmoid"))
         found |= {n: _log_sigmoid(_Whole(loops, op), stock_kernel(n)) for n in _LOG_SIGMOID}
     return found
 

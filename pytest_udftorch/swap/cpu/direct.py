@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import NativeError, UdfError
 from pytest_udftorch.swap.native.runtime import load_built
+from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
@@ -204,4 +205,5 @@ LAUNCHER: Final = TorchPart(
     what="the launcher of CPU operators",
     failed=_failed,
     lost="Overridden CPU operators are called through Python",
+    texts=header.launcher("cpu"),
 )

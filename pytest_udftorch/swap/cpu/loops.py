@@ -21,7 +21,7 @@ from pytest_udftorch.swap.cpu.corrections import amended
 from pytest_udftorch.swap.cpu.direct import Threads, kept
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS
 from pytest_udftorch.swap.native.runtime import address, load_built, native_file, runtime
-from pytest_udftorch.swap.operators.table import Applied, calls
+from pytest_udftorch.swap.operators.calls import Applied, calls
 from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.toolchain.cache import cache_folder, turn
 from pytest_udftorch.swap.toolchain.compiler import LINK_FLAGS, VALUE_FLAGS, Compiler, find_compiler

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from pytest_udftorch.swap.cpu.loops import Loops
 from pytest_udftorch.swap.cpu.pointwise import Kernels, kernels_of, overloads, stock_kernel
-from pytest_udftorch.swap.operators.table import BARE, POINTWISE, Applied, Pointwise
+from pytest_udftorch.swap.operators.calls import Applied
+from pytest_udftorch.swap.operators.row import Pointwise
+from pytest_udftorch.swap.operators.table import BARE, POINTWISE
 
 OPERATORS: Final = tuple(op for op in POINTWISE if op.name in BARE)
 

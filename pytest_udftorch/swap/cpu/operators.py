@@ -6,7 +6,7 @@ function inlined, or oneDNN generates the code, a session that swaps the functio
 kernel of its own under the dispatch key CPU, and removes it on exit. Autograd, autocast and
 functorch work above that key and notice nothing.
 
-``table`` of CUDA has the formulas, overloads and functions; ``loops`` compiles them for the CPU.
+``operators.rows`` has the formulas, overloads and functions; ``loops`` compiles them for the CPU.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from pytest_udftorch.swap.cpu import (
     variates,
 )
 from pytest_udftorch.swap.cpu.loops import Loops
-from pytest_udftorch.swap.operators.table import LGAMMA_WIDE, POINTWISE, POW_BY
+from pytest_udftorch.swap.operators.rows import ROWS
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.active import Active, Change
 from pytest_udftorch.swap.overrides.undo import Undo
 
-#: Operators that map elements, of the table for CUDA.
-_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "special_log_ndtr")
-_POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), LGAMMA_WIDE, POW_BY)
-
+#: Operators that map elements.
+_POINTWISE: Final = tuple(op for row in ROWS for op in row.cpu)
 
 #: Those that compiled code computes with functions of its own.
-_LEFT: Final = ("erfinv", "lgamma")
+_LEFT: Final = tuple(op for row in ROWS if row.left_compiled for op in row.cpu)
 
 
 def overloads(functions: frozenset[str]) -> list[str]:
@@ -58,7 +56,7 @@ def left_by_compilers(functions: Set[str]) -> list[str]:
     Args:
         functions: of the sessions.
     """
-    called = (op for op in _POINTWISE if op.name in _LEFT and op.functions & functions)
+    called = (op for op in _LEFT if op.functions & functions)
     return [f"aten::{op.functional}" for op in called]
 
 

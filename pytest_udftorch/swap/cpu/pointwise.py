@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cpu.loops import Loops
-from pytest_udftorch.swap.operators.table import Applied, Pointwise
+from pytest_udftorch.swap.operators.calls import Applied
+from pytest_udftorch.swap.operators.row import Pointwise
+from pytest_udftorch.swap.operators.rows import find
 from pytest_udftorch.swap.operators.tensors import is_dense
 from pytest_udftorch.swap.overrides.dispatcher import Mode, thread
 
@@ -26,16 +28,14 @@ def numbers() -> dict[Any, int]:
     return {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
-#: Operator -> the numbers of the dtypes that its kernels compute, where these are not all. Stock
-#: has log_ndtr in float32 and double only.
-_COMPUTED: Final = {"special_log_ndtr": (0,)}
-
-
 def numbers_of(op: Pointwise) -> dict[Any, int]:
     """Return the dtypes that the kernels of an operator compute, as ``numbers`` does."""
-    every = numbers()
-    wanted = _COMPUTED.get(op.name, every.values())
-    return {dtype: at for dtype, at in every.items() if at in wanted}
+    row = find(op.name)
+    named = row.cpu_dtypes if row is not None else ()
+    return {
+        dtype: at for dtype, at in numbers().items()
+        if not named or str(dtype).removeprefix("torch.") in named
+    }  # fmt: skip
 
 
 def stock_kernel(name: str) -> Callable[..., Any]:

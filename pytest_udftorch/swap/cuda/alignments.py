@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, on_device, stock_kernel
-from pytest_udftorch.swap.operators.table import Operator
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import alignment
 
 #: The most states of a program, and the fewest.

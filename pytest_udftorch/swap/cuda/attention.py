@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
-from pytest_udftorch.swap.operators.table import Operator
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import alignment
 
 #: The longest head of the kernels.

@@ -16,7 +16,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pytest_udftorch.swap.library.symbols import SELU_ALPHA, SELU_SCALE
-from pytest_udftorch.swap.operators.table import POINTWISE, WHOLE, Applied, Pointwise, plain
+from pytest_udftorch.swap.operators.calls import WHOLE, Applied, plain
+from pytest_udftorch.swap.operators.row import Pointwise
+from pytest_udftorch.swap.operators.rows import ROWS
 
 _Named = Callable[..., str | None]
 
@@ -34,19 +36,8 @@ def _gelu(*, approximate: str = "none") -> str | None:
     return {"none": "gelu_erf", "tanh": "gelu_tanh"}.get(approximate)
 
 
-#: Operator -> its possible functions, and which one it is with some scalars.
-_NAMES: Final[dict[str, tuple[frozenset[str], _Named]]] = {
-    **{n: (frozenset((n,)), lambda n=n: n) for n in ("sigmoid", "silu", "mish", "rsqrt")},
-    "softplus": (frozenset(("softplus",)), _softplus),
-    "elu": (frozenset(("elu", "selu")), _elu),
-    "gelu": (frozenset(("gelu_erf", "gelu_tanh")), _gelu),
-}
-_KNOWN: Final = {op.name: op for op in POINTWISE}
-_RSQRT: Final = replace(
-    _KNOWN["exp"], name="rsqrt", kernels=(f"{WHOLE}rsqrt",), functional="rsqrt",
-    out=("rsqrt.out", "out"), inplace="rsqrt_", foreach=False,
-    overloads=("rsqrt", "rsqrt.out", "rsqrt_"), formula=lambda: None,
-)  # fmt: skip
+#: Operator with scalars -> the function that it is with some of them, if any.
+_NAMED: Final[dict[str, _Named]] = {"softplus": _softplus, "elu": _elu, "gelu": _gelu}
 
 #: The operator that also returns a buffer; its gradient keeps its formula.
 LOG_SIGMOID_OVERLOADS: Final = ("log_sigmoid_forward", "log_sigmoid_forward.output")
@@ -58,10 +49,12 @@ def whole_operators(composites: frozenset[str], functions: frozenset[str]) -> li
     With other scalars they have their formula if it holds one of ``functions``, and otherwise None.
     """
     found = []
-    for name, (possible, named) in _NAMES.items():
-        if possible & composites:
-            op = _KNOWN.get(name, _RSQRT)
-            held = name in _KNOWN and bool(op.functions & functions)
+    for row in ROWS:
+        mapped = [op for op in (row.whole, *row.cuda) if isinstance(op, Pointwise)]
+        if mapped and composites.intersection(row.composites):
+            op = mapped[0]
+            held = op is not row.whole and bool(op.functions & functions)
+            named = _NAMED.get(row.name, lambda name=row.name: name)
             found.append(replace(op, formula=_formula(op, named, composites, held)))
     return found
 

@@ -28,7 +28,7 @@ from pytest_udftorch.errors import SessionBusyError
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.native.manifest import WATCHED
 from pytest_udftorch.swap.native.runtime import Cells, runtime
-from pytest_udftorch.swap.operators.table import calls
+from pytest_udftorch.swap.operators.calls import calls
 from pytest_udftorch.swap.records import layout as fields
 from pytest_udftorch.swap.records.layout import Records
 

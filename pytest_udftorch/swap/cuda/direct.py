@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import NativeError, UdfError
 from pytest_udftorch.swap.native.runtime import load_built
+from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 #: ``python`` launches every kernel from Python.
@@ -245,4 +246,5 @@ LAUNCHER: Final = TorchPart(
     what="the launcher of CUDA kernels",
     failed=_failed,
     lost="CUDA kernels are launched from Python",
+    texts=header.launcher("cuda"),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, stock_kernel
-from pytest_udftorch.swap.operators.table import Operator
+from pytest_udftorch.swap.operators.row import Operator
 
 _WITHOUT_POW: Final = (0.0, 1.0, 2.0, math.inf, -math.inf)
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import SwapError
 from pytest_udftorch.swap.cuda.launcher import Launcher, on_device, stock_kernel, wake_triton
-from pytest_udftorch.swap.operators.table import POINTWISE, Pointwise
+from pytest_udftorch.swap.operators.row import Pointwise
+from pytest_udftorch.swap.operators.table import POINTWISE
 from pytest_udftorch.swap.operators.tensors import is_dense, may_share
 from pytest_udftorch.swap.overrides import canary
 from pytest_udftorch.swap.toolchain.libdevice import doubles_for_gpus

@@ -29,7 +29,7 @@ from triton.language.extra.cuda import globaltimer, smid
 
 from pytest_udftorch.swap.cuda import counters as cuda_counters
 from pytest_udftorch.swap.library.symbols import COMPOSITES, FUNCTIONS, KNOWN
-from pytest_udftorch.swap.operators.table import FORMULAS
+from pytest_udftorch.swap.operators.calls import FORMULAS
 from pytest_udftorch.swap.records import layout
 from pytest_udftorch.swap.toolchain.libdevice import SPLIT, composite_symbol
 

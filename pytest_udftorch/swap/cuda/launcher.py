@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import CompilerNotFoundError, CudaFormError
 from pytest_udftorch.swap.cuda import direct
-from pytest_udftorch.swap.operators.table import WHOLE
+from pytest_udftorch.swap.operators.calls import WHOLE
 from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.toolchain.libdevice import composites_for
 from pytest_udftorch.swap.toolchain.selection import Part

@@ -11,7 +11,8 @@ from typing import Any
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, stock_kernel
 from pytest_udftorch.swap.cuda.pointwise import overwrite
-from pytest_udftorch.swap.operators.table import Operator, plain
+from pytest_udftorch.swap.operators.calls import plain
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import may_share
 
 

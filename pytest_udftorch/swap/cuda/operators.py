@@ -40,6 +40,8 @@ from pytest_udftorch.swap.cuda import (
 )
 from pytest_udftorch.swap.cuda.launcher import Launcher
 from pytest_udftorch.swap.operators import table
+from pytest_udftorch.swap.operators.calls import plain
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.overrides import canary, dispatcher
 from pytest_udftorch.swap.overrides.active import Active, Change
 from pytest_udftorch.swap.overrides.undo import Undo
@@ -63,7 +65,7 @@ def kernels(launcher: Launcher, functions: frozenset[str]) -> dict[str, Callable
 
 
 #: Operators that do not map elements one by one -> what makes their kernels.
-_MAKERS: Final[dict[table.Operator, _Maker]] = {
+_MAKERS: Final[dict[Operator, _Maker]] = {
     table.LOG_SIGMOID: pointwise.log_sigmoid_kernels,
     table.POW_OF_NUMBERS: pointwise.pow_scalar_kernels,
     table.GLU: losses.glu_kernels,
@@ -234,7 +236,7 @@ def _check_one(launcher: Launcher, build: Any, function: str) -> None:
     x = known.layouts["contiguous"][0].cuda()
     y = torch.empty_like(x)
     try:
-        pointwise.run_dense(launcher, function, (x,), y, table.plain(function))
+        pointwise.run_dense(launcher, function, (x,), y, plain(function))
     except Exception as error:
         if "__nv_udf_" not in str(error):
             raise

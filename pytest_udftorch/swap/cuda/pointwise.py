@@ -8,15 +8,10 @@ from typing import Any, Final
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
 from pytest_udftorch.swap.library import sixteen
-from pytest_udftorch.swap.operators.table import (
-    BARE,
-    MULTIPLIED_OUT,
-    WHOLE,
-    Applied,
-    Operator,
-    Pointwise,
-    plain,
-)
+from pytest_udftorch.swap.operators.calls import WHOLE, Applied, plain
+from pytest_udftorch.swap.operators.row import Operator, Pointwise
+from pytest_udftorch.swap.operators.scalars import MULTIPLIED_OUT
+from pytest_udftorch.swap.operators.table import BARE
 from pytest_udftorch.swap.operators.tensors import alignment, alike, is_dense, may_share
 
 #: Elements of a program, its warps, and the most registers of a thread (0: as many as the

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
-from pytest_udftorch.swap.operators.table import Operator
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import alignment
 
 LAYERS: Final = "_cudnn_rnn"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
-from pytest_udftorch.swap.operators.table import LOG_SOFTMAX, Operator
+from pytest_udftorch.swap.operators.row import Operator
+from pytest_udftorch.swap.operators.table import LOG_SOFTMAX
 from pytest_udftorch.swap.operators.tensors import alignment, alike, may_share
 
 #: Elements of a program that has several short rows, and of a thread in any program.

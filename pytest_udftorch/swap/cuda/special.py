@@ -11,7 +11,9 @@ from typing import Any
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, stock_kernel
 from pytest_udftorch.swap.cuda.pointwise import common_dtype, overwrite, run_dense
-from pytest_udftorch.swap.operators.table import SCALED, Operator, plain
+from pytest_udftorch.swap.operators.calls import plain
+from pytest_udftorch.swap.operators.row import Operator
+from pytest_udftorch.swap.operators.table import SCALED
 from pytest_udftorch.swap.operators.tensors import may_share
 
 _Kernels = dict[str, Callable[..., Any]]

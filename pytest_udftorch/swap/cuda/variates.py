@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
-from pytest_udftorch.swap.operators.table import Operator
+from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import alignment
 
 _Kernels = dict[str, Callable[..., Any]]

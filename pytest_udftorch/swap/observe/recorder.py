@@ -28,17 +28,8 @@ from pytest_udftorch.swap.observe.digests import (
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
-from pytest_udftorch.swap.operators.definitions import is_view, name_of
-
-#: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
-WITHOUT_VALUES: Final = frozenset(
-    {
-        "_record_function_enter_new", "_record_function_exit", "empty", "empty_like",
-        "empty_permuted", "empty_strided", "is_same_size", "new_empty", "new_empty_strided",
-        "record_stream", "resize_", "set_",
-    }
-)  # fmt: skip
-
+from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
+from pytest_udftorch.swap.operators.rows import find
 
 #: Of the names of calls that are no operators: generated kernels, and whole graphs.
 KERNELS: Final = "inductor::"
@@ -222,10 +213,12 @@ class _Operator(NamedTuple):
 def _known(func: Any) -> _Operator:
     import torch
 
-    short = name_of(func)
-    silent = is_view(func) or short in WITHOUT_VALUES
+    row = find(name_of(func))
+    silent = is_view(func) or not says_numbers(func)
     random = torch.Tag.nondeterministic_seeded in func.tags
-    return _Operator(str(func.name()), silent, short in ("resize_", "set_"), effects(func), random)
+    return _Operator(
+        str(func.name()), silent, row is not None and row.resizes, effects(func), random
+    )
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:

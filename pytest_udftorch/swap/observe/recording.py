@@ -7,23 +7,14 @@ import functools
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.swap.operators.overload import name_of
+from pytest_udftorch.swap.operators.row import Kind, Row
+from pytest_udftorch.swap.operators.rows import find
 
-#: Operators that write into arguments of which their schema does not say so.
-_WRITES_STATISTICS: Final = frozenset({"native_batch_norm", "cudnn_batch_norm"})
+#: What has no row.
+_PLAIN: Final = Row(name="", kind=Kind.MAPS)
 
-#: Operators whose written argument has no say in what is written.
-_OVERWRITES: Final = frozenset(
-    {
-        "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
-        "normal_", "random_", "uniform_", "zero_",
-    }
-)  # fmt: skip
-
-#: Operators one of whose results is memory for their backward pass, parts of which nobody wrote,
-#: with its position. Backward operators get it as one of ``WORKSPACES``.
-_WORKSPACE: Final = {
-    "_batch_norm_with_update": 3, "_cudnn_rnn": 3, "cudnn_batch_norm": 3, "mkldnn_rnn_layer": 3,
-}  # fmt: skip
+#: The arguments by which a gradient gets what its operator left in memory, partly unwritten.
 WORKSPACES: Final = frozenset({"reserve", "reserveSpace", "workspace"})
 
 
@@ -71,19 +62,18 @@ class Effects(NamedTuple):
 def effects(operator: Any) -> Effects:
     """Return where the results of an overload lie, by its schema."""
     schema = compat.overload_schema(operator)
-    name = str(schema.name).partition("::")[2]
+    row = find(name_of(operator)) or _PLAIN
     written, overwritten = [], []
     for index, argument in enumerate(schema.arguments):
         alias, place = argument.alias_info, _Place(index, argument.name)
-        statistics = name in _WRITES_STATISTICS and argument.name.startswith("running_")
+        statistics = row.writes_statistics and argument.name.startswith("running_")
         if statistics or (alias is not None and alias.is_write):
             written.append(place)
-            if argument.is_out or name in _OVERWRITES:
+            if argument.is_out or row.overwrites:
                 overwritten.append(place)
         if argument.name in WORKSPACES:
             overwritten.append(_Place(index, argument.name))
-    memory = _WORKSPACE.get(name)
-    fresh = tuple(r.alias_info is None and i != memory for i, r in enumerate(schema.returns))
+    fresh = tuple(r.alias_info is None and i != row.workspace for i, r in enumerate(schema.returns))
     return Effects(tuple(written), tuple(overwritten), fresh)
 
 

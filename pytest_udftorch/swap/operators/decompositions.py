@@ -192,9 +192,13 @@ def alignments_gradient(*args: Any) -> Any:
     return torch.stack(found, 1)
 
 
-def _oscillating(near: float) -> Callable[..., Any]:
-    """Return where a function is made of sines and cosines: beyond ``near`` (5 in Cephes)."""
-    return lambda x: torch.where(x.abs() > near, torch.sin(x) + 2 * torch.cos(x), 0.0)
+def _oscillating(x: Any) -> Any:
+    """Return where a function is made of sines and cosines: beyond 5, in Cephes."""
+    return torch.where(x.abs() > 5.0, torch.sin(x) + 2 * torch.cos(x), 0.0)
+
+
+def _spherical(x: Any) -> Any:
+    return torch.where(x.abs() >= 0.5, torch.sin(x), 0.0)
 
 
 def _second_kind(x: Any) -> Any:
@@ -229,32 +233,23 @@ def _masked_softmax(x: Any, mask: Any, dim: int | None = None, kind: int | None 
     return weights / weights.sum(-1 if dim is None else dim, keepdim=True)
 
 
-#: Operator -> its definition.
-DEFINED: Final[dict[str, Callable[..., Any]]] = {
-    "_scaled_dot_product_flash_attention_for_cpu": attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_gradients,
-    "_scaled_dot_product_flash_attention": _flash,
-    "_scaled_dot_product_flash_attention_backward": _flash_gradients,
-    "_scaled_dot_product_efficient_attention": _efficient,
-    "_scaled_dot_product_efficient_attention_backward": _efficient_gradients,
-    "_scaled_dot_product_cudnn_attention": _cudnn,
-    "_scaled_dot_product_cudnn_attention_backward": _cudnn_gradients,
-    "_ctc_loss": alignments,
-    "_ctc_loss_backward": alignments_gradient,
+#: What a row names as its definition.
+DEFINITIONS: Final[dict[str, Callable[..., Any]]] = {
+    "attention": attention,
+    "attention_gradients": attention_gradients,
+    "flash": _flash,
+    "flash_gradients": _flash_gradients,
+    "efficient": _efficient,
+    "efficient_gradients": _efficient_gradients,
+    "cudnn": _cudnn,
+    "cudnn_gradients": _cudnn_gradients,
+    "alignments": alignments,
+    "alignments_gradient": alignments_gradient,
     "polygamma": polygamma,
-    "special_bessel_j0": _oscillating(5.0),
-    "special_bessel_j1": _oscillating(5.0),
-    "special_spherical_bessel_j0": lambda x: torch.where(x.abs() >= 0.5, torch.sin(x), 0.0),
-    "special_bessel_y0": _second_kind,
-    "special_bessel_y1": _second_kind,
-    "special_modified_bessel_k0": _decaying,
-    "special_modified_bessel_k1": _decaying,
-    "special_scaled_modified_bessel_k0": _decaying_scaled,
-    "special_scaled_modified_bessel_k1": _decaying_scaled,
-    "_masked_softmax": _masked_softmax,
+    "oscillating": _oscillating,
+    "spherical": _spherical,
+    "second_kind": _second_kind,
+    "decaying": _decaying,
+    "decaying_scaled": _decaying_scaled,
+    "masked_softmax": _masked_softmax,
 }
-
-#: Operators whose elements are sums over others: their rounding is that of the largest.
-MIXING: Final = frozenset(
-    {name for name in DEFINED if "attention" in name or "ctc_loss" in name} | {"_masked_softmax"}
-)

@@ -3,8 +3,8 @@
 
 torch itself defines most operators by simpler ones: its table of decompositions, which export and
 torch.compile use. :func:`evaluations` follows them down to operators that are functions (exp) or
-algebraic (add), on tensors without data, and counts. The operators without a decomposition are
-listed here. Nothing here looks at what sessions override.
+algebraic (add), on tensors without data, and counts. Rows name the operators without a
+decomposition. Nothing here looks at what sessions override.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
-from pytest_udftorch.swap.operators import decompositions as formulas
+from pytest_udftorch.swap.operators.decompositions import DEFINITIONS
+from pytest_udftorch.swap.operators.overload import is_view, name_of
+from pytest_udftorch.swap.operators.row import Row
+from pytest_udftorch.swap.operators.rows import find
+from pytest_udftorch.swap.operators.scalars import MULTIPLIED_OUT
 
 #: Functions that an implementation may use for each other, as log and log1p.
 FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
@@ -29,106 +33,6 @@ FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
         "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "pow",
         "atan2", "hypot",
     )),
-)  # fmt: skip
-
-#: Exponents for which ATen's pow evaluates no function.
-_WITHOUT_POW: Final = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
-
-#: Operator -> what one element of its result evaluates, where torch has no decomposition into
-#: functions, or one that hides them. Special functions stand for the function that their method
-#: in ATen rests on; normal variates for Box and Muller's method.
-_LEAVES: Final[dict[str, tuple[str, ...]]] = {
-    **{name: (name,) for name in FUNCTIONS if name != "pow"},
-    "sigmoid": ("exp",),
-    "special_erfcx": ("exp",),
-    "erfinv": ("erf",),
-    "lgamma": ("log",),
-    "digamma": ("log",),
-    "i0": ("exp",),
-    "bessel_i0": ("exp",),
-    "special_i1": ("exp",),
-    "bessel_i1": ("exp",),
-    "special_ndtri": ("log",),
-    "ndtri": ("log",),
-    "normal": ("log", "cos"),
-    "normal_": ("log", "cos"),
-    "randn": ("log", "cos"),
-    "randn_like": ("log", "cos"),
-    "log_normal_": ("log", "cos", "exp"),
-    "exponential_": ("log",),
-    "geometric_": ("log",),
-    "cauchy_": ("tan",),
-    "logcumsumexp": ("exp", "log1p"),
-    "_logcumsumexp": ("exp", "log1p"),
-    "polar": ("sin", "cos"),
-    "zeta": ("pow",),
-    "igamma": ("exp",),
-    "igammac": ("exp",),
-    "erf_inv": ("erf",),
-    "erfcx": ("exp",),
-    "bessel_j0": ("sin", "cos"),
-    "bessel_j1": ("sin", "cos"),
-    "spherical_bessel_j0": ("sin",),
-    "special_bessel_y0": ("log", "sin", "cos"),
-    "special_bessel_y1": ("log", "sin", "cos"),
-    "special_modified_bessel_i0": ("exp",),
-    "special_modified_bessel_i1": ("exp",),
-    "special_modified_bessel_k0": ("exp", "log"),
-    "special_modified_bessel_k1": ("exp", "log"),
-    "special_scaled_modified_bessel_k0": ("exp", "log"),
-    "special_scaled_modified_bessel_k1": ("exp", "log"),
-    "hamming_window": ("cos",),
-    "kaiser_window": ("exp",),
-    "_masked_softmax": ("exp",),
-}
-
-#: Simplest operators of torch that are functions without a definition. Every other one of the
-#: namespace ``prims`` that is no leaf is algebraic.
-_PRIMS_WITHOUT_DEFINITION: Final = frozenset(("cbrt", "fft_c2c", "fft_c2r", "fft_r2c"))
-
-#: Operators without a decomposition that evaluate no function: they move, compare, select, add,
-#: multiply, divide, take roots, or draw uniform numbers.
-_ALGEBRAIC: Final = frozenset(
-    [
-        "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution",
-        "convolution_backward", "convolution_overrideable", "mkldnn_convolution", "_convolution",
-        "linear", "mkldnn_linear", "_native_batch_norm_legit", "native_batch_norm",
-        "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-        "native_group_norm", "native_group_norm_backward", "cudnn_batch_norm",
-        "cudnn_batch_norm_backward", "_batch_norm_with_update", "batch_norm_backward",
-        "_fused_rms_norm", "_fused_rms_norm_backward", "embedding_dense_backward",
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d", "mean",
-        "sum", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "sort",
-        "topk", "cumsum", "cumprod", "median", "kthvalue", "unique_dim", "_unique2", "nonzero",
-        "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "scatter",
-        "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "gather",
-        "index_select", "index_add", "index_add_", "take", "embedding", "embedding_renorm_",
-        "_embedding_bag", "bincount",
-        "histc", "searchsorted", "bucketize", "grid_sampler_2d", "copy_", "clone", "_to_copy",
-        "empty", "empty_like", "empty_strided", "zeros", "ones", "full", "full_like",
-        "zeros_like", "ones_like", "new_zeros", "new_ones", "new_full", "new_empty",
-        "new_empty_strided", "arange", "scalar_tensor", "_record_function_enter_new",
-        "_record_function_exit", "lift_fresh", "lift_fresh_copy", "set_", "resize_",
-        "_local_scalar_dense", "item", "equal", "is_same_size", "isfinite", "isnan", "isinf",
-        "copy", "__and__", "__or__", "__xor__", "logical_not", "rand", "rand_like", "bernoulli",
-        "bernoulli_", "uniform_", "uniform", "randint", "randperm", "multinomial", "random_",
-        "native_dropout", "native_dropout_backward", "sqrt", "rsqrt", "reciprocal",
-        "_foreach_sqrt", "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_",
-        "_foreach_div", "_foreach_div_", "_foreach_addcmul_", "_foreach_addcdiv_",
-        "_foreach_lerp_", "_foreach_neg", "_foreach_sqrt_", "_foreach_copy_",
-        "_foreach_sub", "_foreach_sub_", "_foreach_maximum_", "_foreach_reciprocal_",
-        "_foreach_zero_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_",
-        "_amp_foreach_non_finite_check_and_unscale_", "record_stream",
-        "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
-        "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
-        "upsample_bicubic2d", "roll", "flip", "as_strided", "as_strided_", "_grouped_mm",
-        "grouped_mm_fallback", "grouped_mm_fallback_backward",  # of transformers
-        "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss",
-        "_weight_norm_interface_backward", "angle", "rrelu_with_noise",
-        "rrelu_with_noise_backward",
-    ]
 )  # fmt: skip
 
 #: Some decompositions call each other.
@@ -227,7 +131,7 @@ def _powers(base: Any, exponent: Any, *_: Any, **__: Any) -> Counts:
     counted = (
         t.numel()
         for t, by in zip(size, each, strict=True)
-        if not (isinstance(by, numbers) and float(by) in _WITHOUT_POW)
+        if not (isinstance(by, numbers) and float(by) in MULTIPLIED_OUT)
     )
     return Counts(pow=sum(counted))
 
@@ -261,37 +165,35 @@ def _polygamma(order: int, x: Any) -> Counts:
     return Counts(dict.fromkeys(named, x.numel()))
 
 
-_DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
-    **{
-        f"_scaled_dot_product_{form}_attention{end}": counted
-        for form in ("flash", "efficient", "cudnn")
-        for end, counted in (("", _scores_and_sums), ("_backward", _scores))
-    },
-    "mkldnn_rnn_layer": _recurrent,
-    "mkldnn_rnn_layer_backward": _recurrent_backward,
-    "_ctc_loss": _alignments,
-    "_ctc_loss_backward": _alignments_backward,
-    "_cdist_forward": _distances,
-    "_pdist_forward": _distances,
-    "inductor_random": _drawn,
+def _chosen(weights: Any, count: int, replacement: bool = False, **_: Any) -> Counts:
+    """Return what ``multinomial`` evaluates: exponential variates, where it draws once or keeps."""
+    return Counts(log=weights.numel()) if not replacement or count == 1 else Counts()
+
+
+#: What a row names to count the functions of a call.
+_COUNTED: Final[Mapping[str, Callable[..., Counts]]] = {
+    "scores": _scores,
+    "scores_and_sums": _scores_and_sums,
+    "recurrent": _recurrent,
+    "recurrent_backward": _recurrent_backward,
+    "alignments": _alignments,
+    "alignments_backward": _alignments_backward,
+    "distances": _distances,
+    "drawn": _drawn,
     "polygamma": _polygamma,
-    "special_log_ndtr": _log_ndtr,
-    "_foreach_norm": _norms,
-    "_foreach_pow": _powers,
-    "_transformer_encoder_layer_fwd": _encoder_layer,
-    "_native_multi_head_attention": _self_attention,
+    "log_ndtr": _log_ndtr,
+    "norms": _norms,
+    "powers": _powers,
+    "encoder_layer": _encoder_layer,
+    "self_attention": _self_attention,
+    "chosen": _chosen,
 }
-
-
-def name_of(operator: Any) -> str:
-    """Return the name of an overload's operator without its namespace: ``gelu``."""
-    return str(operator.name()).partition("::")[2].partition(".")[0]
 
 
 def mixes(operator: Any) -> bool:
     """Tell whether the elements of an operator's result are sums over others."""
-    return name_of(operator) in formulas.MIXING
+    row = find(name_of(operator))
+    return row is not None and row.mixes
 
 
 def signature(operator: Any, values: Any) -> tuple[Any, ...]:
@@ -306,11 +208,13 @@ def signature(operator: Any, values: Any) -> tuple[Any, ...]:
     return (str(operator.name()), str(structure), shown)
 
 
-def is_view(operator: Any) -> bool:
-    """Tell whether an overload returns views of its arguments, and so computes nothing."""
-    schema = compat.overload_schema(operator)
-    returned = [r.alias_info for r in schema.returns]
-    return bool(returned) and all(a is not None and not a.is_write for a in returned)
+def is_algebraic(operator: Any) -> bool:
+    """Tell whether an operator is known to evaluate no function.
+
+    It moves, compares, selects, adds, multiplies, divides, takes roots, or draws uniform numbers.
+    """
+    row = find(name_of(operator))
+    return row is not None and not row.functions and not row.undefined
 
 
 class _Follower:
@@ -327,16 +231,15 @@ class _Follower:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = name_of(func)
-        if name.endswith("_") and name not in _LEAVES and name not in _ALGEBRAIC:
-            name = name[:-1]
-        if name in _LEAVES or name == "pow":
+        row = find(name)
+        if row is not None and (row.leaf or row.name == "pow"):
             result = func(*args, **kwargs)
-            self._leaf(name, func, args, result)
+            self._leaf(row, args, result)
             return result
-        if name in _DEFINED:
-            self.counts += _DEFINED[name](*args, **kwargs)
+        if row is not None and row.counted:
+            self.counts += _COUNTED[row.counted](*args, **kwargs)
             return func(*args, **kwargs)
-        if name in _ALGEBRAIC or is_view(func):
+        if is_algebraic(func) or is_view(func):
             return func(*args, **kwargs)
         table = compat.decompositions()
         if self.depth < _DEEPEST:
@@ -349,22 +252,21 @@ class _Follower:
                 self.depth -= 1
             if result is not NotImplemented:
                 return result
-        algebraic = str(func.name()).startswith("prims::") and name not in _PRIMS_WITHOUT_DEFINITION
+        # Every other one of torch's simplest operators is algebraic.
+        algebraic = str(func.name()).startswith("prims::") and row is None
         if not algebraic and func not in table:
             self.unknown.append(str(func.name()))
         return func(*args, **kwargs)
 
-    def _leaf(self, name: str, func: Any, args: Any, result: Any) -> None:
+    def _leaf(self, row: Row, args: Any, result: Any) -> None:
         first = next(iter(_tensors(result)), None)
         if first is None or not (first.is_floating_point() or first.is_complex()):
             return
-        if name == "pow":
+        if row.name == "pow":
             exponent = args[1]
-            if isinstance(exponent, int | float) and float(exponent) in _WITHOUT_POW:
+            if isinstance(exponent, int | float) and float(exponent) in MULTIPLIED_OUT:
                 return
-            self.counts["pow"] += first.numel()
-            return
-        for function in _LEAVES[name]:
+        for function in row.functions:
             self.counts[function] += first.numel()
 
 
@@ -373,7 +275,7 @@ def _base_of_foreach(operator: Any) -> Any:
     import torch
 
     name = name_of(operator)
-    if not name.startswith("_foreach_") or name in _ALGEBRAIC:
+    if not name.startswith("_foreach_") or is_algebraic(operator):
         return None
     base = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
     return getattr(base, "default", None)
@@ -467,9 +369,10 @@ def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
         return 1.0 / (1.0 + torch.exp(-args[0]))
     if name in FUNCTIONS or name.removesuffix("_") in FUNCTIONS:
         return operator(*args, **kwargs)
-    if name in formulas.DEFINED:
-        return formulas.DEFINED[name](*args, **kwargs)
-    if operator not in table or name in _LEAVES:
+    row = find(name)
+    if row is not None and row.definition:
+        return DEFINITIONS[row.definition](*args, **kwargs)
+    if operator not in table or (row is not None and row.leaf):
         return None
     result = table[operator](*args, **kwargs)
     return None if result is NotImplemented else result

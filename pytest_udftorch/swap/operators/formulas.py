@@ -6,8 +6,8 @@ float32, with the operations of ATen's CPU kernel in their order. This module le
 it undefined. Three readers define them:
 
 * ``kernels`` compiles it with Triton's operations and the session's functions;
-* ``table`` counts the functions in it;
-* ``table.evaluate`` gives it to Inductor, operation by operation.
+* ``calls`` counts the functions in it;
+* ``calls.evaluate`` gives it to Inductor, operation by operation.
 
 ``_exp`` and the like are the functions. ``_exp_by_two`` is the same function with a branch after
 every two elements, which takes fewer registers. ``_div`` and ``_sqrt`` round correctly. ``_fma``

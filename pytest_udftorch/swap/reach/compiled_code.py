@@ -22,6 +22,7 @@ from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.native.runtime import runtime
 from pytest_udftorch.swap.observe.recording import strided_copy
 from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.operators.overload import is_view, name_of
 from pytest_udftorch.swap.session.binder import binder
 
 #: An operator's name, and the shapes and dtypes of its tensors.
@@ -44,7 +45,7 @@ def key_of(operator: Any, args: Any, kwargs: Any) -> _Key:
     """
     read = {name: value for name, value in kwargs.items() if name != "out"}
     shapes = tuple((tuple(t.shape), str(t.dtype)) for t in _tensors((args, read)))
-    return (definitions.name_of(operator), shapes)
+    return (name_of(operator), shapes)
 
 
 @dataclass
@@ -215,7 +216,7 @@ def generated(graphs: Graphs) -> Iterator[Generated]:
             for function, names in called_by(kernel).items():
                 stock[function] = stock.get(function, frozenset()) | names
         for operator, args, kwargs in compat.graph_calls(graph.module, graph.inputs):
-            if key_of(operator, args, kwargs) in graph.left or definitions.is_view(operator):
+            if key_of(operator, args, kwargs) in graph.left or is_view(operator):
                 continue
             counts, unknown = definitions.evaluations(operator, args, kwargs)
             if not counts and not unknown:

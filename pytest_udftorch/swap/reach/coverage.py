@@ -35,6 +35,7 @@ from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.observe.recording import strided_copy
 from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.reach.table import write_gpu_probe, write_probe
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import patched, trace
@@ -199,7 +200,7 @@ class _Recorder(OperatorWatch):
         self.operators.add(str(func.name()))
         if self._also is not None:
             self._also(func, args, kwargs)
-        if definitions.is_view(func):
+        if is_view(func):
             return func(*args, **kwargs)
         call = self._note(func, args, kwargs)
         if call.counts or call.unknown:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import COMPOSITES
 from pytest_udftorch.swap.operators import definitions
+from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.reach.coverage import percent
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def evaluations() -> Iterator[Evaluations]:
     known: dict[Any, tuple[definitions.Counts, list[str]]] = {}
 
     def call(func: Any, args: Any, kwargs: Any) -> Any:
-        if not definitions.is_view(func):
+        if not is_view(func):
             key = definitions.signature(func, (args, kwargs))
             if key not in known:
                 known[key] = definitions.evaluations(func, args, kwargs)

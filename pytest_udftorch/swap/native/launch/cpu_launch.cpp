@@ -281,44 +281,9 @@ private:
 
 using Make = void (*)(Overload &);
 
+/// operators.h names the overloads, by the rows of swap/operators.
 const std::map<std::string, Make> &makers() {
-  static const std::map<std::string, Make> All = [] {
-    std::map<std::string, Make> M = {
-        {"elu", functional<T, S, S, S>()},
-        {"elu.out", into<T, S, S, S>()},
-        {"elu_", inPlace<S, S, S>()},
-        {"gelu", functional<T, Text>()},
-        {"gelu.out", into<T, Text>()},
-        {"gelu_", inPlace<Text>()},
-        {"gelu_backward", functional<T, T, Text>()},
-        {"gelu_backward.grad_input", into<T, T, Text>()},
-        {"softplus", functional<T, S, S>()},
-        {"softplus.out", into<T, S, S>()},
-        {"normal_", make<Normal>},
-        {"pow.Tensor_Scalar", functional<T, S>()},
-        {"pow.Tensor_Scalar_out", into<T, S>()},
-        {"pow_.Scalar", inPlace<S>()},
-    };
-    for (std::string Name : {"exp",    "exp2",
-                             "expm1",  "log",
-                             "log2",   "log10",
-                             "log1p",  "sin",
-                             "cos",    "tan",
-                             "sinh",   "cosh",
-                             "tanh",   "asin",
-                             "acos",   "atan",
-                             "asinh",  "acosh",
-                             "atanh",  "erf",
-                             "erfc",   "silu",
-                             "mish",   "sigmoid",
-                             "rsqrt",  "special_log_ndtr",
-                             "lgamma", "erfinv"}) {
-      M[Name] = functional<T>();
-      M[Name + ".out"] = into<T>();
-      M[Name + "_"] = inPlace<>();
-    }
-    return M;
-  }();
+  static const std::map<std::string, Make> All = {UDFTORCH_LAUNCHED};
   return All;
 }
 

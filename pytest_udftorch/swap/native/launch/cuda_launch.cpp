@@ -427,54 +427,9 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
 
 using Make = void (*)(Overload &);
 
+/// operators.h names the overloads, by the rows of swap/operators.
 const std::map<std::string, Make> &makers() {
-  static const std::map<std::string, Make> All = [] {
-    std::map<std::string, Make> M = {
-        {"elu", functional<T, S, S, S>()},
-        {"elu.out", into<T, S, S, S>()},
-        {"elu_", inPlace<S, S, S>()},
-        {"gelu", functional<T, Text>()},
-        {"gelu.out", into<T, Text>()},
-        {"gelu_", inPlace<Text>()},
-        {"softplus", functional<T, S, S>()},
-        {"softplus.out", into<T, S, S>()},
-        {"silu_backward", functional<T, T>()},
-        {"silu_backward.grad_input", into<T, T>()},
-        {"mish_backward", functional<T, T>()},
-        {"elu_backward", functional<T, S, S, S, bool, T>()},
-        {"elu_backward.grad_input", into<T, S, S, S, bool, T>()},
-        {"gelu_backward", functional<T, T, Text>()},
-        {"gelu_backward.grad_input", into<T, T, Text>()},
-        {"softplus_backward", functional<T, T, S, S>()},
-        {"softplus_backward.grad_input", into<T, T, S, S>()},
-        {"log_sigmoid_forward",
-         make<Elements<std::tuple<Tensor, Tensor>(T), false>>},
-        {"log_sigmoid_backward", functional<T, T, T>()},
-        {"atan2", functional<T, T>()},
-        {"atan2.out", into<T, T>()},
-        {"atan2_", inPlace<T>()},
-        {"hypot", functional<T, T>()},
-        {"hypot.out", into<T, T>()},
-        {"hypot_", inPlace<T>()},
-        {"pow.Tensor_Tensor", functional<T, T>()},
-        {"pow.Tensor_Tensor_out", into<T, T>()},
-        {"pow_.Tensor", inPlace<T>()},
-        {"pow.Tensor_Scalar", make<PowOfNumber>},
-        {"_softmax", make<Softmax>},
-        {"_log_softmax", make<Softmax>},
-        {"_log_softmax_backward_data", make<LogSoftmaxBackward>},
-    };
-    for (std::string Name :
-         {"exp",  "exp2", "expm1",   "log",   "log2",  "log10", "log1p",
-          "sin",  "cos",  "tan",     "sinh",  "cosh",  "tanh",  "asin",
-          "acos", "atan", "asinh",   "acosh", "atanh", "erf",   "erfc",
-          "silu", "mish", "sigmoid", "rsqrt"}) {
-      M[Name] = functional<T>();
-      M[Name + ".out"] = into<T>();
-      M[Name + "_"] = inPlace<>();
-    }
-    return M;
-  }();
+  static const std::map<std::string, Make> All = {UDFTORCH_LAUNCHED};
   return All;
 }
 

@@ -20,6 +20,7 @@
 
 #include "glibc.h"
 #include "libstdcxx.h"
+#include "operators.h" // written by the build, from swap/operators
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -265,10 +266,9 @@ bool areAlike(const Tensor &X, const Tensor &Y) {
          X.sizes() == Y.sizes() && X.strides() == Y.strides() && !hasNames(Y);
 }
 
-/// Whether ATen multiplies a power out, or takes roots; `MULTIPLIED_OUT` of
-/// table.py has the same exponents.
+/// Whether ATen multiplies a power out, or takes roots.
 bool isMultipliedOut(double Exponent) {
-  for (double Known : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0})
+  for (double Known : {UDFTORCH_MULTIPLIED_OUT})
     if (Exponent == Known)
       return true;
   return false;

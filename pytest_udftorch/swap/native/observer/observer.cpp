@@ -20,6 +20,7 @@
 #include <Python.h>
 
 #include "glibc.h"
+#include "operators.h" // written by the build, from swap/operators
 #include "udfprof.h"
 
 // As torch itself is compiled; DispatchStub.h declares its kernels by them.
@@ -183,64 +184,9 @@ template <auto *Stub, bool Rows = false> void follow(const char *Operator) {
 // Where a kernel serves an operator in several forms (in place, with out=), the
 // first form names the operator.
 void followKernels() {
-#define UNARY(Name) follow<&native::Name##_stub>("aten::" #Name)
-#define SPECIAL(Name)                                                          \
-  follow<&native::special_##Name##_stub>("aten::special_" #Name)
-  UNARY(abs), UNARY(angle), UNARY(acos), UNARY(acosh), UNARY(asinh);
-  UNARY(atanh), UNARY(asin), UNARY(atan), UNARY(cos), UNARY(cosh);
-  UNARY(digamma), UNARY(erf), UNARY(erfc), UNARY(erfinv), UNARY(exp);
-  UNARY(exp2), UNARY(expm1), UNARY(i0), UNARY(log), UNARY(log10);
-  UNARY(log1p), UNARY(log2), UNARY(sigmoid), UNARY(logit), UNARY(sgn);
-  UNARY(sin), UNARY(sinc), UNARY(sinh), UNARY(sqrt), UNARY(tan);
-  UNARY(tanh), UNARY(trigamma), UNARY(lgamma), UNARY(polygamma);
-  UNARY(rsqrt), UNARY(reciprocal), UNARY(kaiser_window);
-  SPECIAL(entr), SPECIAL(erfcx), SPECIAL(i0e), SPECIAL(i1), SPECIAL(i1e);
-  SPECIAL(ndtri), SPECIAL(log_ndtr), SPECIAL(airy_ai), SPECIAL(bessel_j0);
-  SPECIAL(bessel_j1), SPECIAL(bessel_y0), SPECIAL(bessel_y1);
-  SPECIAL(modified_bessel_i0), SPECIAL(modified_bessel_i1);
-  SPECIAL(modified_bessel_k0), SPECIAL(modified_bessel_k1);
-  SPECIAL(scaled_modified_bessel_k0), SPECIAL(scaled_modified_bessel_k1);
-  SPECIAL(spherical_bessel_j0);
-  follow<&native::cauchy_stub>("aten::cauchy_");
-  follow<&native::exponential_stub>("aten::exponential_");
-  follow<&native::geometric_stub>("aten::geometric_");
-  follow<&native::log_normal_stub>("aten::log_normal_");
-  follow<&native::normal_stub>("aten::normal_");
-
-  UNARY(atan2), UNARY(logaddexp), UNARY(logaddexp2), UNARY(hypot);
-  UNARY(igamma), UNARY(igammac), UNARY(xlogy);
-  follow<&native::xlog1py_stub>("aten::special_xlog1py");
-  follow<&native::zeta_stub>("aten::special_zeta");
-  follow<&native::pow_tensor_tensor_stub>("aten::pow");
-  follow<&native::pow_tensor_scalar_stub>("aten::pow");
-  UNARY(polar);
-
-  UNARY(elu), UNARY(elu_backward), UNARY(softplus), UNARY(softplus_backward);
-  UNARY(glu), UNARY(glu_backward), UNARY(glu_jvp), UNARY(silu);
-  UNARY(silu_backward), UNARY(mish), UNARY(mish_backward);
-  follow<&native::log_sigmoid_cpu_stub>("aten::log_sigmoid_forward");
-  UNARY(log_sigmoid_backward);
-  follow<&native::GeluKernel>("aten::gelu");
-  follow<&native::GeluBackwardKernel>("aten::gelu_backward");
-
-  follow<&native::softmax_lastdim_kernel, true>("aten::_softmax");
-  follow<&native::softmax_kernel>("aten::_softmax");
-  follow<&native::log_softmax_lastdim_kernel, true>("aten::_log_softmax");
-  follow<&native::log_softmax_kernel>("aten::_log_softmax");
-  follow<&native::log_softmax_backward_lastdim_kernel, true>(
-      "aten::_log_softmax_backward_data");
-  follow<&native::log_softmax_backward_kernel>(
-      "aten::_log_softmax_backward_data");
-
-  follow<&native::norm_stub>("aten::linalg_vector_norm");
-  follow<&native::logcumsumexp_stub>("aten::_logcumsumexp");
-  follow<&native::pdist_forward_stub>("aten::_pdist_forward");
-  follow<&native::pdist_backward_stub>("aten::_pdist_backward");
-  follow<&native::cdist_stub>("aten::_cdist_forward");
-  follow<&native::cdist_backward_stub>("aten::_cdist_backward");
-  follow<&native::fused_adam_stub>("aten::_fused_adam_");
-#undef UNARY
-#undef SPECIAL
+#define FOLLOW(Stub, Rows, Name) follow<&native::Stub, Rows>(Name);
+  UDFTORCH_FOLLOWED(FOLLOW)
+#undef FOLLOW
 }
 
 void leaveKernels() {
