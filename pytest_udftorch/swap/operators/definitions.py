@@ -24,16 +24,16 @@ from pytest_udftorch.swap.operators.rows import find
 from pytest_udftorch.swap.operators.scalars import MULTIPLIED_OUT
 
 #: Functions that an implementation may use for each other, as log and log1p.
-FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
-    ("exp", "exp2", "expm1"),
-    ("log", "log2", "log10", "log1p"),
-    ("sin", "cos"),
-    ("erf", "erfc"),
-    *((n,) for n in FUNCTIONS if n in (
-        "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "pow",
-        "atan2", "hypot",
-    )),
-)  # fmt: skip
+FAMILIES: Final[tuple[tuple[str, ...], ...]] = tuple(
+    sorted(
+        (
+            tuple(f.name for f in FUNCTIONS.values() if (f.family or f.name) == name)
+            for name in FUNCTIONS
+            if not FUNCTIONS[name].family
+        ),
+        key=lambda family: len(family) == 1,
+    )
+)
 
 #: Some decompositions call each other.
 _DEEPEST: Final = 12
