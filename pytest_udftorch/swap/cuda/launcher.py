@@ -27,7 +27,7 @@ _HOMES: Final = {
     **dict.fromkeys(("attention_forward", "attention_queries", "attention_keys"), "flash"),
     **dict.fromkeys(("lstm_cell", "lstm_cell_backward", "gru_cell"), "cells"),
     **dict.fromkeys(("normal_variates", "normals_of_places", "variates_of_uniform"), "philox"),
-    "lookup": "whole",
+    "lookup": "single_functions",
     **dict.fromkeys(("alignments", "alignments_backward"), "alignment_kernels"),
 }
 
