@@ -11,6 +11,7 @@ import pytest
 import torch
 from parameters import mostly_slow
 
+from pytest_udftorch.swap.cuda import launcher
 from pytest_udftorch.swap.cuda.launcher import Launcher
 from pytest_udftorch.swap.cuda.operators import CudaOperators, Registration, kernels
 from pytest_udftorch.swap.operators.table import OPERATORS, overloads
@@ -367,3 +368,8 @@ def test_a_kernel_that_counts_takes_one_more_pointer_and_adds_to_it():
     assert ".ftz" not in on.replace("rcp.approx.ftz.f64", "")
     pointers = [len(re.findall(r"\.param \.u64 \.ptr", t)) for t in (off, on)]
     assert pointers[1] == pointers[0] + 1
+
+
+def test_every_kernel_is_where_the_launcher_looks_for_it():
+    for kernel in ("softmax_rows", *launcher._HOMES):
+        assert callable(getattr(launcher._home(kernel), kernel)), kernel
