@@ -21,6 +21,7 @@ from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import outside
 from pytest_udftorch.swap.contract.outside import COMPOSED, MOVES, ROUNDED, TRIED
+from pytest_udftorch.swap.operators.rows import find
 
 aten = torch.ops.aten
 
@@ -328,3 +329,29 @@ def test_nothing_is_watched_after_the_block():
 
 if __name__ == "__main__":
     print(json.dumps([tried(t, CALLS, (83, 1003, 70_001), (0, 1)) for t in (1, 2)]))
+
+
+@pytest.mark.parametrize(
+    ("overload", "arguments", "why"),
+    [
+        ("sub.Tensor", (0.3,), "rounds the number to 16 bits on CPUs"),
+        ("add.Tensor", (torch.tensor(0.3),), "rounds the number to 16 bits on CPUs"),
+        ("add.Tensor", (0.5,), None),
+        ("add.Tensor", (3,), None),
+        ("mul.Tensor", (0.3,), None),
+        ("div.Tensor_mode", (0.3, "floor"), "other bits than that for the CPU"),
+        ("div.Tensor", (0.3,), None),
+        ("round.decimals", (3,), "other bits than that for the CPU"),
+        ("round", (), None),
+    ],
+)
+def test_calls_in_16_bits_that_gpus_compute_otherwise_are_outside_there(overload, arguments, why):
+    name, _, kind = overload.partition(".")
+    func = getattr(getattr(torch.ops.aten, name), kind or "default")
+    x = torch.ones(9, dtype=torch.bfloat16)
+    given = ((x, *arguments[:1]), {"rounding_mode": arguments[1]} if len(arguments) > 1 else {})
+    if name == "round" and arguments:
+        given = ((x,), {"decimals": arguments[0]})
+    found = outside._excepted_why(func, given, find(name), True)
+    assert (found is None) if why is None else why in found
+    assert outside._excepted_why(func, given, find(name), False) is None

@@ -232,20 +232,53 @@ def _judging(found: Outside) -> Call:
 #: Where attention has its heads, from the end on.
 _HEADS: Final = 3
 
+#: Bytes of a number of 16 bits.
+_NARROW: Final = 2
+
 #: Why a call is outside that its row excepts.
 _UNLESS: Final = {
+    "number": "torch rounds the number to 16 bits on CPUs, and not on GPUs",
+    "rounding_mode": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
+    "decimals": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "alpha": "in 16 bits torch rounds alpha in some places of a vector, and not in others",
     "grouped": "heads share keys and values, and torch composes it on GPUs in another order",
 }
 
 
-def _narrow_why(func: Any, given: Any, row: Row, held: Held) -> str | None:
-    """Return why a call with numbers of 16 bits is outside of the contract."""
-    if row.contract.unless == "alpha" and _alpha(func, given) != 1:
-        return _UNLESS["alpha"]
-    if held is Held.NO:
-        return "it has numbers of 16 bits, in which the contract does not have it"
+def _excepted_why(func: Any, given: Any, row: Row, away: bool) -> str | None:
+    """Return why a call with numbers of 16 bits is outside, which its row excepts; or nothing.
+
+    Args:
+        func: the overload.
+        given: its arguments.
+        row: that of the operator.
+        away: whether it ran on a GPU.
+    """
+    arguments = arguments_of(func, *given)
+    for word in row.contract.unless.split():
+        if word == "alpha":
+            outside = arguments.get("alpha", 1) != 1
+        elif word == "number":
+            outside = away and _is_rounded(arguments.get("other"), _inexact(given))
+        else:
+            outside = away and bool(arguments.get(word))
+        if outside:
+            return _UNLESS[word]
     return None
+
+
+def _is_rounded(number: Any, tensors: Any) -> bool:
+    """Tell whether a number, or a tensor of one on the CPU, is rounded to 16 bits."""
+    import torch
+
+    if isinstance(number, torch.Tensor):
+        if number.dim() or number.device.type != "cpu" or not number.is_floating_point():
+            return False
+        number = number.item()
+    if not isinstance(number, float):
+        return False
+    dtypes = {t.dtype for t in tensors if t.element_size() == _NARROW and t.dim()}
+    return any(torch.tensor(number, dtype=dtype).item() != number for dtype in dtypes)
 
 
 @functools.cache
@@ -269,12 +302,9 @@ def _away_why(func: Any, devices: Any, row: Row, narrow: bool) -> str | None:
         return "it has lists of tensors of 16 bits on a GPU, where torch's kernels compute"
     if contract.cuda is Held.NO and contract.cpu is Held.OWN:
         return "the contract has it for the CPU alone"
+    if contract.cuda is Held.NO and contract.cpu is Held.COMPOSED:
+        return "torch has a kernel of its own for it on GPUs"
     return None
-
-
-def _alpha(func: Any, given: Any) -> Any:
-    """Return the factor of a call, which is 1 where it names none."""
-    return arguments_of(func, *given).get("alpha", 1)
 
 
 def _inexact(values: Any) -> list[Any]:
@@ -335,21 +365,22 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     if not any(t.numel() for t in made):
         return None  # integers and truth values are exact
     row = _row(func)
-    if is_view(func) or (row is not None and row.contract.cpu is Held.MOVES):
-        return None
-    if row is None:
-        return "the contract has no such operator, and no test holds torch's kernel to its bits"
     floats = [*_inexact(given), *made]
     devices = {t.device.type for t in floats} - {"cpu"}
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
     narrow = bool(dtypes & _SIXTEEN)
+    if narrow and row is not None and (why := _excepted_why(func, given, row, bool(devices))):
+        return why
+    if is_view(func) or (row is not None and row.contract.cpu is Held.MOVES):
+        return None
+    if row is None:
+        return "the contract has no such operator, and no test holds torch's kernel to its bits"
     if devices and (why := _away_why(func, devices, row, narrow)):
         return why
     if narrow:
-        contract = row.contract
-        held = contract.cuda16 if devices else contract.cpu16
-        if why := _narrow_why(func, given, row, held):
-            return why
+        held = row.contract.cuda16 if devices else row.contract.cpu16
+        if held is Held.NO:
+            return "it has numbers of 16 bits, in which the contract does not have it"
         dtypes -= _SIXTEEN
     if row.contract.cpu is Held.ROUNDED:
         dtypes = {d for d in dtypes if d.startswith("complex")}

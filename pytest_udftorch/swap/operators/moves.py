@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_udftorch.swap.operators.row import Kind, chooses, moves, row
+from pytest_udftorch.swap.operators.row import Held, Kind, chooses, everywhere, moves, row
 
 _COMPARES: Final = Kind.COMPARES
 
@@ -123,7 +123,13 @@ _CHOSEN: Final = (
     chooses("nan_to_num"),
     chooses("neg"),
     chooses("relu"),
-    chooses("round", rounds_if="decimals"),
+    row(
+        "round",
+        Kind.CHOOSES,
+        exact=True,
+        rounds_if="decimals",
+        contract=everywhere(Held.MOVES, unless="decimals"),
+    ),
     chooses("sgn", stubs=True),
     chooses("sign"),
     chooses("sort"),

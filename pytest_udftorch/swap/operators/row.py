@@ -54,8 +54,10 @@ class Contract:
         cpu16: in bfloat16 and half on the CPU.
         cuda: in float32 on a GPU of NVIDIA.
         cuda16: in bfloat16 and half there.
-        unless: a call that is outside nevertheless: ``alpha`` (in 16 bits, with a factor that is
-            not 1) or ``grouped`` (on a GPU, of heads that share keys and values).
+        unless: calls that are outside nevertheless: ``alpha`` (in 16 bits, with a factor that is
+            not 1), ``number`` (on a GPU, of 16 bits and a number that they do not hold),
+            ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an argument), or
+            ``grouped`` (on a GPU, of heads that share keys and values).
         every_overload: whether the contract's kernel serves overloads with ``out=`` that the
             library does not name: torch's write to a result that they are given.
     """

@@ -59,7 +59,7 @@ _REDUCTIONS: Final = (
     row("std", _REDUCES, contract=OWN),
     row("var_mean", _REDUCES, contract=OWN),
     row("std_mean", _REDUCES, contract=OWN),
-    row("norm", _REDUCES, "pow", contract=COMPOSED),
+    row("norm", _REDUCES, "pow", contract=Contract(Held.COMPOSED, Held.COMPOSED)),
     row("linalg_vector_norm", _REDUCES, "pow", contract=OWN, stubs="norm_stub",
         cuda=Operator("linalg_vector_norm", ("pow",),
                       ("linalg_vector_norm", "linalg_vector_norm.out"))),
