@@ -277,7 +277,7 @@ def _is_rounded(number: Any, tensors: Any) -> bool:
         number = number.item()
     if not isinstance(number, float):
         return False
-    dtypes = {t.dtype for t in tensors if t.element_size() == _NARROW and t.dim()}
+    dtypes = {t.dtype for t in tensors if t.element_size() == _NARROW}
     return any(torch.tensor(number, dtype=dtype).item() != number for dtype in dtypes)
 
 
