@@ -131,7 +131,14 @@ def test_masks_of_the_cudnn_form_are_shared_by_batch_and_heads(shape, kind):
     """PyTorch hands them on as they are. Compiled models make masks that others leave out."""
     tensors = [heads(2, 3, 96, 64, seed=i) for i in range(3)]
     mask = heads(2, 3, 96, 96, seed=9).flatten()[: torch.Size(shape).numel()].view(shape)
-    check(CUDNN, tensors, mask > -0.5 if kind == "bool" else mask)
+    mask = mask > -0.5 if kind == "bool" else mask
+    try:
+        run(CUDNN, tensors, mask)
+    except RuntimeError as error:  # as torch 2.11 does with three dimensions
+        if len(shape) != 3 or "No available kernel" not in str(error):
+            raise
+        pytest.skip("torch's own attention of cuDNN refuses this mask")
+    check(CUDNN, tensors, mask)
 
 
 def test_the_gradient_of_a_mask():
