@@ -118,8 +118,6 @@ def switched(
 
         with layered(call):
             yield
-        # What closing raises ends the block, as it would in a session of its own.
-        sessions.close()
 
 
 class Pair:
