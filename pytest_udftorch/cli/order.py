@@ -8,6 +8,7 @@ import contextlib
 from typing import Any
 
 from pytest_udftorch.cli.status import Subparsers
+from pytest_udftorch.errors import SummationError
 
 #: A longer order is not printed whole.
 _SHOWN = 400
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     operator = _named(torch, options.operator)
     dtype = getattr(torch, options.dtype, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise _mistake(f"{options.dtype} is no dtype of floating-point numbers. Say float32.")
+        raise SummationError(f"{options.dtype} is no dtype of floating-point numbers. Say float32.")
     session = patched(options.udf_lib) if options.udf_lib else contextlib.nullcontext()
     shapes = tuple(map(_shape, options.shapes))
     with session:
@@ -52,10 +53,10 @@ def run(options: argparse.Namespace) -> int:
                 operator, *shapes, dtype=dtype, device=options.device, element=options.element
             )
         except (TypeError, RuntimeError, IndexError) as error:
-            raise _mistake(
+            raise SummationError(
                 f"{options.operator} cannot be called with {' and '.join(options.shapes)}"
-                f": {error} Give the shape of each of its tensors, and call summation_tree from "
-                "Python for an operator with other arguments."
+                f": {str(error).rstrip('.')}. Give the shape of each of its tensors, and call "
+                "summation_tree from Python for an operator with other arguments."
             ) from error
     text = str(tree)
     print(f"{tree.kind()}\ndigest {tree.digest}")
@@ -71,18 +72,14 @@ def _named(torch: Any, name: str) -> Any:
         for part in rest:
             found = getattr(found, part, None)
     if not callable(found):
-        raise _mistake(f"{name} is no function of torch. Name one in full, such as torch.mm.")
+        raise SummationError(f"{name} is no function of torch. Name one in full, such as torch.mm.")
     return found
 
 
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x")
     if not all(size.isdecimal() for size in sizes):
-        raise _mistake(f"{text} is no shape. Write its sizes with x between them, such as 8x64.")
+        raise SummationError(
+            f"{text} is no shape. Write its sizes with x between them, such as 8x64."
+        )
     return tuple(int(size) for size in sizes)
-
-
-def _mistake(text: str) -> Exception:
-    from pytest_udftorch.errors import SummationError
-
-    return SummationError(text)
