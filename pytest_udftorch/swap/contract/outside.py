@@ -200,7 +200,7 @@ def _calls_mode() -> Any:
             given = kwargs or {}
             result = func(*args, **given)
             row = find(getattr(func, "__name__", ""))
-            if row is not None and row.contract.unless == "grouped" and _shares_heads(args, given):
+            if row is not None and "grouped" in row.contract.unless and _shares_heads(args, given):
                 self.found.note(f"aten::{row.name}", _UNLESS["grouped"])
             return result
 
@@ -254,8 +254,10 @@ def _excepted_why(func: Any, given: Any, row: Row, away: bool) -> str | None:
         row: that of the operator.
         away: whether it ran on a GPU.
     """
+    if not row.contract.unless:
+        return None
     arguments = arguments_of(func, *given)
-    for word in row.contract.unless.split():
+    for word in row.contract.unless:
         if word == "alpha":
             outside = arguments.get("alpha", 1) != 1
         elif word == "number":

@@ -235,14 +235,14 @@ _SPECIAL: Final = (
 #: Arithmetic.
 _ARITHMETIC: Final = (
     # In 16 bits torch rounds alpha in some places of a vector, and not in others.
-    row("add", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless="alpha number"),
+    row("add", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha", "number")),
         with_numbers="add.Scalar add.Tensor", uncompiled="_foreach_add.List _foreach_add.Tensor"),
-    row("sub", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless="alpha number"),
+    row("sub", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha", "number")),
         with_numbers="sub.Scalar sub.Tensor", uncompiled="_foreach_sub.List"),
     row("rsub", _MAPS, roundings=1,
-        contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED, unless="alpha")),
+        contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED, unless=("alpha",))),
     row("mul", _MAPS, roundings=1, contract=ROUNDED, with_numbers="mul.Scalar mul.Tensor"),
-    row("div", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless="rounding_mode"),
+    row("div", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("rounding_mode",)),
         with_numbers="div.Scalar div.Tensor"),
     row("reciprocal", _MAPS, roundings=1, contract=ROUNDED, stubs=True),
     row("sqrt", _MAPS, roundings=1, stubs=True,

@@ -128,7 +128,7 @@ _CHOSEN: Final = (
         Kind.CHOOSES,
         exact=True,
         rounds_if="decimals",
-        contract=everywhere(Held.MOVES, unless="decimals"),
+        contract=everywhere(Held.MOVES, unless=("decimals",)),
     ),
     chooses("sgn", stubs=True),
     chooses("sign"),

@@ -66,7 +66,7 @@ class Contract:
     cpu16: Held = Held.NO
     cuda: Held = Held.NO
     cuda16: Held = Held.NO
-    unless: str = ""
+    unless: tuple[str, ...] = ()
     every_overload: bool = False
 
     @property
@@ -75,7 +75,9 @@ class Contract:
         return self.cpu, self.cpu16, self.cuda, self.cuda16
 
 
-def everywhere(held: Held, *, unless: str = "", every_overload: bool = False) -> Contract:
+def everywhere(
+    held: Held, *, unless: tuple[str, ...] = (), every_overload: bool = False
+) -> Contract:
     """Return the contract of an operator that is inside in the same way on each device."""
     return Contract(held, held, held, held, unless, every_overload)
 

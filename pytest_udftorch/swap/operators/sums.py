@@ -160,7 +160,7 @@ _ATTENTION: Final = (
     # Torch composes it where no operator fuses it, in another order than the contract's. On GPUs
     # it does so in float32 where heads share keys and values; on the CPU that is fused.
     row("scaled_dot_product_attention", _REDUCES, "exp",
-        contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.COMPOSED, unless="grouped"),
+        contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.COMPOSED, unless=("grouped",)),
         cuda=Operator(
             "scaled_dot_product_attention",
             ("attention_forward", "attention_queries", "attention_keys"),
