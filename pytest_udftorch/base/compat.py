@@ -113,13 +113,12 @@ _SCHEMA: Final = PrivateName("torch._C", "_get_schema", "to check UDFs of whole 
 _HAS_KERNEL: Final = PrivateName(
     "torch._C", "_dispatch_has_kernel_for_dispatch_key", "to find composite operators"
 )
+_HAS_COMPUTED: Final = PrivateName(
+    "torch._C", "_dispatch_has_computed_kernel_for_dispatch_key", "to override operators"
+)
 _KEY: Final = PrivateName("torch._C", "DispatchKey", "to override operators")
 _KEY_SET: Final = PrivateName("torch._C", "DispatchKeySet", "to call stock kernels")
-_DESTROY: Final = PrivateName("torch.library.Library", "_destroy", "to take overrides out")
 _NO_FUNCTION: Final = PrivateName("torch._C", "DisableTorchFunction", "to leave out users' modes")
-_FUNCTION_MODES: Final = PrivateName(
-    "torch._C", "_len_torch_function_stack", "to leave out users' modes"
-)
 _NO_MODES: Final = PrivateName(
     "torch.utils._python_dispatch", "_disable_current_modes", "to leave out users' modes"
 )
@@ -169,6 +168,16 @@ def has_kernel(name: str, key: str) -> bool:
     return bool(_HAS_KERNEL.get()(name, key))
 
 
+def has_own_kernel(name: str, key: str) -> bool:
+    """Tell whether an overload has a kernel at a dispatch key that is not made of other operators.
+
+    A kernel put above one made of other operators would take the gradient from it.
+    """
+    if not _HAS_COMPUTED.get()(name, key):
+        return False
+    return has_kernel(name, key) or not has_kernel(name, "CompositeImplicitAutograd")
+
+
 def dispatch_keys() -> frozenset[str]:
     """Return the names of all dispatch keys."""
     return frozenset(_KEY.get().__members__)
@@ -186,11 +195,6 @@ def stock_kernel(name: str, key: str, below: str = "") -> Any:
     return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
 
 
-def destroy(library: Any) -> None:
-    """Take the kernels of a ``torch.library.Library`` out of the dispatcher."""
-    _DESTROY.of(library)()
-
-
 def no_torch_function() -> Any:
     """Return a context without ``TorchFunctionMode`` and ``__torch_function__``."""
     return _no_function()()
@@ -199,11 +203,6 @@ def no_torch_function() -> Any:
 @functools.cache
 def _no_function() -> Any:
     return _NO_FUNCTION.get()
-
-
-def function_modes() -> Any:
-    """Return a function that tells how many ``TorchFunctionMode`` a thread is in."""
-    return _FUNCTION_MODES.get()
 
 
 def no_modes() -> Any:

@@ -180,9 +180,8 @@ def checks() -> Iterator[Check]:
     yield "profile: --udf-profile", _profile
     yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
-    yield "overridden CPU operators run without Python (otherwise through Python)", _cpu_launch
+    yield "override operators: the switchboard", _operators
     yield "record and diff without Python at each operator (otherwise through Python)", _recorder
-    yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
     yield "libraries of your own in C, and operators in C++", _clang_is_there
     yield "libraries of your own in Python", _numba
@@ -231,12 +230,12 @@ def _gpu() -> str:
     return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
 
 
-def _cpu_launch() -> str:
+def _operators() -> str:
     from pytest_udftorch.base.compat import import_torch
-    from pytest_udftorch.swap.cpu.direct import LAUNCHER
+    from pytest_udftorch.swap.overrides.switchboard import SWITCHBOARD
 
     import_torch()
-    return _WAYS[LAUNCHER.available()]
+    return _WAYS[SWITCHBOARD.available()]
 
 
 def _recorder() -> str:
@@ -245,14 +244,6 @@ def _recorder() -> str:
 
     import_torch()
     return _WAYS[RECORDER.available()]
-
-
-def _launch() -> str:
-    from pytest_udftorch.base.compat import import_torch
-    from pytest_udftorch.swap.cuda.direct import LAUNCHER
-
-    import_torch()
-    return _WAYS[LAUNCHER.available()]
 
 
 def _clang_is_there() -> str:

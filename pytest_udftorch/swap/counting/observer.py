@@ -92,7 +92,7 @@ OBSERVER: Final = TorchPart(
     what="the observer",
     failed=lambda version, said: _failed(f"The observer of torch {version}", said),
     lost="Nothing can be profiled",
-    texts=header.observer(),
+    texts=lambda _: header.observer(),
 )
 
 

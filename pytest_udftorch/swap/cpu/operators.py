@@ -2,20 +2,19 @@
 """Eager CPU operators under a session: what no symbol leads into is overridden.
 
 Sessions reach most CPU operators through the symbols that libtorch calls. Where libtorch has a
-function inlined, or oneDNN generates the code, a session that swaps the function registers a
-kernel of its own under the dispatch key CPU, and removes it on exit. Autograd, autocast and
-functorch work above that key and notice nothing.
+function inlined, or oneDNN generates the code, the boards (``overrides.switchboard``) call kernels
+of a session that swaps the function, at the dispatch key CPU. Autograd, autocast and functorch work
+above that key and notice nothing.
 
 ``operators.rows`` has the formulas, overloads and functions; ``loops`` compiles them for the CPU.
 """
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
-from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cpu import (
     attention,
     composites,
@@ -29,6 +28,7 @@ from pytest_udftorch.swap.cpu.loops import Loops
 from pytest_udftorch.swap.operators.rows import ROWS
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.active import Active, Change
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.overrides.undo import Undo
 
 #: Operators that map elements.
@@ -90,14 +90,32 @@ def _computed(loops: Loops, names: Iterable[str]) -> dict[str, int]:
     return {n: bits.get(n, every) if n in whole else narrow.computed(loops, n) for n in names}
 
 
+def _made(loops: Loops) -> dispatcher.Kernels:
+    """Return the targets of the kernels of one set of functions."""
+    cpp = direct.load()
+    targets = []
+    for key, found in kernels(loops).items():
+        bits = _computed(loops, found) if key == "CPU" else {}
+        for name, kernel in found.items():
+            place = f"aten::{name}", key
+            target = switchboard.python(place, kernel)
+            if cpp is not None and name in bits:
+                target = switchboard.above(place, target, cpp.target, bits[name])
+            targets.append(target)
+    return dispatcher.Kernels(tuple(targets))
+
+
+#: So many sets of functions keep their kernels.
+_SETS: Final = 16
+
+
 class CpuOperators:
-    """What this process registers for its open sessions; the one instance is ``cpu_operators``."""
+    """What boards of the CPU call for the open sessions; the one instance is ``cpu_operators``."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._libraries: list[Any] = []
         #: The loops of the open sessions, for operators of a library that call functions.
         self.loops: Loops | None = None
+        self._made: OrderedDict[object, tuple[Loops, dispatcher.Kernels]] = OrderedDict()
 
     def change(self, module: Any, active: Active, undo: Undo) -> None:
         """Override the operators; one that has a UDF of its own keeps it.
@@ -110,36 +128,20 @@ class CpuOperators:
         if not active.functions and not active.composites:
             return
         undo.later(self.reset)
-        with self._lock:
-            own = {(o.spec.operator, o.spec.key) for o in dispatcher.overrides.registered()}
-            loops = self.loops = Loops(active)
-            made = {
-                key: {
-                    n: k
-                    for n, k in found.items()
-                    if not {(f"aten::{n}", key), (f"aten::{n}", "CPU")} & own
-                }
-                for key, found in kernels(loops).items()
-            }
-            cpp = direct.load() if made.get("CPU") else None
-            if cpp is not None:
-                cpp.look(made["CPU"])
-            for key, found in made.items():
-                if found:
-                    self._libraries.append(dispatcher.implement("aten", key, found))
-            if cpp is not None:
-                cpp.register(_computed(loops, made["CPU"]))
+        switchboard.open()
+        found = self._made.get(active.key)
+        if found is None:
+            loops = Loops(active)
+            found = self._made[active.key] = loops, _made(loops)
+            while len(self._made) > _SETS:
+                self._made.popitem(last=False)
+        self.loops, made = found
+        dispatcher.overrides.serve("cpu", made)
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
-        with self._lock:
-            self.loops = None
-            if (cpp := direct.loaded()) is not None:
-                cpp.unregister()
-            while self._libraries:
-                # Kept until it is gone: an interrupt may come before.
-                compat.destroy(self._libraries[-1])
-                self._libraries.pop()
+        self.loops = None
+        dispatcher.overrides.serve("cpu", None)
 
 
 #: The overrides of this process.

@@ -11,13 +11,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cpu.loops import Loops
 from pytest_udftorch.swap.operators.calls import Applied
 from pytest_udftorch.swap.operators.row import Pointwise
 from pytest_udftorch.swap.operators.rows import find
 from pytest_udftorch.swap.operators.tensors import is_dense
-from pytest_udftorch.swap.overrides.dispatcher import Mode, thread
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 
 @functools.cache
@@ -39,9 +38,8 @@ def numbers_of(op: Pointwise) -> dict[Any, int]:
 
 
 def stock_kernel(name: str) -> Callable[..., Any]:
-    """Return the kernel that an overload has at the key CPU now."""
-    kernel: Callable[..., Any] = compat.stock_kernel(f"aten::{name}", "CPU")
-    return kernel
+    """Return what calls the stock kernel of an overload at the key CPU."""
+    return switchboard.stock(f"aten::{name}", "CPU")
 
 
 def is_plain(tensors: Sequence[Any]) -> bool:
@@ -76,7 +74,7 @@ class Kernels:
         alone = len(args) == len(places) == 1
         tensors = tuple(args) if alone else tuple(args[i] for i in places)
         dtype = tensors[0].dtype
-        if dtype not in self.numbers or thread.mode is Mode.BYPASS:
+        if dtype not in self.numbers:
             return tensors, None
         word = kwargs.get("approximate", "") if alone else None
         if (known := self.known.get(word)) is not None and len(kwargs) == bool(word):

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cpu.loops import Loops, blas
 from pytest_udftorch.swap.cpu.pointwise import numbers
-from pytest_udftorch.swap.overrides.dispatcher import Mode, thread
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 FORWARD: Final = "mkldnn_rnn_layer"
 BACKWARD: Final = "mkldnn_rnn_layer_backward"
@@ -77,8 +77,7 @@ def _takes(tensors: Sequence[Any], mode: int) -> bool:
     """
     x = tensors[0]
     return (
-        thread.mode is not Mode.BYPASS
-        and mode == _LSTM
+        mode == _LSTM
         and x.dim() == 3
         and 0 not in x.shape[:2]
         and all(t.dtype in numbers() for t in tensors)
@@ -325,11 +324,11 @@ def _gradients(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
 def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
     """Return dispatch key -> overload -> kernel."""
     made = _Loops(loops)
-    above = compat.stock_kernel(f"aten::{FORWARD}", "AutogradCPU", "CPU")
+    name = f"aten::{FORWARD}"
     return {
-        "AutogradCPU": {FORWARD: _above(made, above)},
+        "AutogradCPU": {FORWARD: _above(made, switchboard.stock(name, "AutogradCPU"))},
         "CPU": {
-            FORWARD: _forward(made, compat.stock_kernel(f"aten::{FORWARD}", "CPU")),
-            BACKWARD: _gradients(made, compat.stock_kernel(f"aten::{BACKWARD}", "CPU")),
+            FORWARD: _forward(made, switchboard.stock(name, "CPU")),
+            BACKWARD: _gradients(made, switchboard.stock(f"aten::{BACKWARD}", "CPU")),
         },
     }

@@ -18,7 +18,6 @@ from pytest_udftorch.swap.cpu import direct
 from pytest_udftorch.swap.cpu.loops import Loops
 from pytest_udftorch.swap.cpu.pointwise import numbers, stock_kernel
 from pytest_udftorch.swap.native.runtime import address
-from pytest_udftorch.swap.overrides.dispatcher import Mode, thread
 
 #: In the order in which the kernel takes them.
 _ORDER: Final = ("log", "cos", "sin")
@@ -91,7 +90,6 @@ def _in_place(turn: _BoxMuller, stock: Callable[..., Any]) -> Callable[..., Any]
             or x.numel() < _BLOCK
             or not x.is_contiguous()
             or not std >= 0.0
-            or thread.mode is Mode.BYPASS
             or not takes(x.dtype)
         ):
             return stock(x, mean, std, generator=generator)
@@ -126,7 +124,7 @@ def _of_tensors(stock: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     def kernel(mean: Any, std: Any = 1.0, *, generator: Any = None, out: Any = None) -> Any:
-        made = None if thread.mode is Mode.BYPASS else _empty(mean, std)
+        made = _empty(mean, std)
         if (
             made is None
             or (out is not None and (out.dtype, out.shape) != (made.dtype, made.shape))

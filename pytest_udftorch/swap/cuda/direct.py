@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching the kernels of eager CUDA operators from C++ (native/launch/cuda_launch.cpp).
+"""Launching the kernels of eager CUDA operators from C++ (native/switch/cuda_kernels.h).
 
 The first call of a kind goes through the kernels in Python, which compile it with Triton. They
-then tell the C++ how it was launched, and later calls of that kind do not enter Python. The C++ is
-compiled against the headers of the installed torch, unless a build was shipped. Without it,
-every call goes through Python.
+then tell the C++ how it was launched, and later calls of that kind do not enter Python.
 """
 
 from __future__ import annotations
@@ -12,19 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pytest_udftorch.errors import NativeError, UdfError
-from pytest_udftorch.swap.native.runtime import load_built
-from pytest_udftorch.swap.operators import header
-from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
+from pytest_udftorch.swap.overrides.switchboard import native
 
 #: ``python`` launches every kernel from Python.
 VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
 
-#: Where a parameter of a kernel comes from; the numbers are those of cuda_launch.cpp.
+#: Where a parameter of a kernel comes from; the numbers are those of cuda_kernels.h.
 _CONSTANT, _TENSOR, _COUNT, _LENGTH = range(4)
 
 #: The most parameters that the C++ has room for.
@@ -45,15 +39,13 @@ _COUNTED: Final = {
 
 
 class Direct:
-    """Typed access to the compiled launcher; there is one, ``direct()``."""
+    """Typed access to the kernels of the switchboard; a process has one, ``load()``."""
 
-    def __init__(self, library: Path) -> None:
-        lib = load_built(library)
-        text = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
-        self._look = ctypes.CFUNCTYPE(ctypes.c_int, *text)(("udfcuda_look", lib))
-        self._register = ctypes.CFUNCTYPE(ctypes.c_int, *text)(("udfcuda_register", lib))
-        self._unregister = ctypes.CFUNCTYPE(ctypes.c_int, *text[1:])(("udfcuda_unregister", lib))
-        self._knows = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p)(("udfcuda_knows", lib))
+    def __init__(self) -> None:
+        lib = native().lib
+        self._target = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+            ("udfcuda_target", lib)
+        )
         self._sizes = ctypes.PYFUNCTYPE(None, *[ctypes.c_uint64] * 2)(("udfcuda_sizes", lib))
         self._ran = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)(
             ("udfcuda_ran", lib)
@@ -72,41 +64,25 @@ class Direct:
         self._count = ctypes.PYFUNCTYPE(None, ctypes.c_int)(("udfcuda_counting", lib))
         #: Compiled kernels that C++ may launch: Triton unloads what nobody holds.
         self._kept: list[Any] = []
-        self._owner: object = None
 
-    def look(self, names: Iterable[str]) -> None:
-        """Note the kernels that overloads have now as the stock kernels."""
-        for name in names:
-            if self._knows(name.encode()):
-                self._call(self._look, name.encode())
-
-    def register(self, owner: object, names: Iterable[str], few: int, in_registers: int) -> None:
-        """Register kernels above those in Python, for the overloads that C++ knows.
+    def sizes(self, few: int, in_registers: int) -> None:
+        """Set the sizes that the kernels in Python are chosen by.
 
         Args:
-            owner: for :meth:`unregister`.
-            names: overloads (``log.out``).
             few: elements from which on another kernel is chosen.
             in_registers: the longest row that a program holds as a whole.
-
-        Raises:
-            NativeError: torch rejects a kernel. Then none is registered.
         """
         self._sizes(few, in_registers)
-        self._owner = owner
-        try:
-            for name in names:
-                if self._knows(name.encode()):
-                    self._call(self._register, name.encode())
-        except BaseException:
-            self.unregister(owner)
-            raise
 
-    def unregister(self, owner: object) -> None:
-        """Remove what ``owner`` registered last, if nobody else has registered since."""
-        if self._owner is owner:
-            self._call(self._unregister)
-            self._owner = None
+    def target(self, board: int, below: int) -> int | None:
+        """Return the address of a target above one in Python; None if C++ has no kernel for it.
+
+        Args:
+            board: address of the board.
+            below: address of the target in Python.
+        """
+        found: int | None = self._target(board, below)
+        return found
 
     def counting(self, *, on: bool) -> None:
         """Set whether launches count in the rows of ``counters``, which differ by place."""
@@ -166,15 +142,6 @@ class Direct:
                 return set(text.raw[:need].decode().split())
             size = need
 
-    def _call(self, call: Callable[..., int], *args: Any) -> None:
-        message = ctypes.create_string_buffer(4096)
-        if call(*args, message, len(message)):
-            raise NativeError(
-                "A kernel for CUDA that is launched from C++ cannot be put into torch's "
-                f"dispatcher, or taken out of it: {message.value.decode(errors='replace')}. Set "
-                f"{VARIABLE}=python to launch from Python, and report torch's version."
-            )
-
 
 #: The parameters that take the address of a row of ``counters``, or of tables that live on.
 _ROWS: Final = ("row", "seen", "table", "wide")
@@ -194,33 +161,21 @@ def _word(argument: Any) -> int:
     return int(argument.data_ptr())
 
 
-# Building ------------------------------------------------------------------------------
-
 _loaded: Direct | None = None
-_tried = False
 _counting = False
 
 
 def loaded() -> Direct | None:
-    """Return the launcher if this process has loaded it."""
+    """Return the kernels if this process has used them."""
     return _loaded
 
 
 def load() -> Direct | None:
-    """Return the launcher, or None where every call goes through Python.
-
-    The first call of a process compiles it if no build was shipped or cached.
-    """
-    global _loaded, _tried
-    if not _tried:
-        if os.environ.get(VARIABLE) != "python":
-            try:
-                _loaded = Direct(LAUNCHER.obtain())
-            except (UdfError, OSError):  # ``udftorch doctor`` says why
-                _loaded = None
-            else:
-                _loaded.counting(on=_counting)
-        _tried = True
+    """Return the kernels; None if ``UDFTORCH_CUDA_LAUNCH`` launches everything from Python."""
+    global _loaded
+    if _loaded is None and os.environ.get(VARIABLE) != "python":
+        _loaded = Direct()
+        _loaded.counting(on=_counting)
     return _loaded
 
 
@@ -230,21 +185,3 @@ def counting(*, on: bool) -> None:
     _counting = on
     if _loaded is not None:
         _loaded.counting(on=on)
-
-
-def _failed(version: str, message: str) -> NativeError:
-    return NativeError(
-        f"The launcher of CUDA kernels for torch {version} cannot be compiled, so they are "
-        f"launched from Python. The compiler says:\n{message}\n{HEADERS_NEEDED}"
-    )
-
-
-#: The launcher as it is compiled.
-LAUNCHER: Final = TorchPart(
-    source="cuda_launch.cpp",
-    headers=("overload.h", "udfprof.h", "glibc.h", "libstdcxx.h"),
-    what="the launcher of CUDA kernels",
-    failed=_failed,
-    lost="CUDA kernels are launched from Python",
-    texts=header.launcher("cuda"),
-)

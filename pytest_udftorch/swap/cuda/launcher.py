@@ -15,6 +15,7 @@ from pytest_udftorch.errors import CompilerNotFoundError, CudaFormError
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.operators.calls import WHOLE
 from pytest_udftorch.swap.overrides.active import Active
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.toolchain.libdevice import composites_for
 from pytest_udftorch.swap.toolchain.selection import Part
 
@@ -269,9 +270,8 @@ class Launcher:
 
 
 def stock_kernel(name: str) -> Callable[..., Any]:
-    """Return ATen's CUDA kernel of an overload."""
-    kernel: Callable[..., Any] = compat.stock_kernel(f"aten::{name}", "CUDA")
-    return kernel
+    """Return what calls ATen's CUDA kernel of an overload."""
+    return switchboard.stock(f"aten::{name}", "CUDA")
 
 
 def handled() -> frozenset[Any]:

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eager CUDA under a session: operators overridden through the dispatcher.
 
-ATen's CUDA kernels are machine code. A session that swaps functions therefore registers kernels
-of its own (``kernels``, written in Triton) for the operators made of these functions (``table``),
-under the dispatch key CUDA, and removes them on exit. Autograd, autocast and CUDA graphs work
-above that key and notice nothing.
+ATen's CUDA kernels are machine code. For the operators made of the functions that a session swaps
+(``table``), the boards (``overrides.switchboard``) therefore call kernels of its own (``kernels``,
+written in Triton), at the dispatch key CUDA. Autograd, autocast and CUDA graphs work above that key
+and notice nothing.
 
 The kernels handle float32, bfloat16 and half in memory without gaps. Any other call goes to the
 stock kernel first, so that promotion, strides, resizing, warnings and errors are torch's own. If
 that call computes in one of these dtypes, the kernels then overwrite its values. float64 goes to
 ``doubles`` where the session has such functions; other dtypes (complex) stay stock.
 
-Nothing is registered before the process uses CUDA, and triton is imported with the first call.
+Nothing is made before the process uses CUDA, and triton is imported with the first call.
 
 The functions of a profiled session count in rows of ``counters``.
 """
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from pytest_udftorch.swap.operators.calls import plain
 from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.overrides import canary, dispatcher
 from pytest_udftorch.swap.overrides.active import Active, Change
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.overrides.undo import Undo
 
 _Maker = Callable[[Launcher, Any], dict[str, Callable[..., Any]]]
@@ -87,62 +88,51 @@ _MAKERS: Final[dict[Operator, _Maker]] = {
 }
 
 
-#: What the kernels in C++ leave to the stock kernel in part.
-_BESIDE_STOCK: Final = ("pow.Tensor_Scalar",)
-
-
 class Registration:
-    """The overrides of one set of active functions."""
+    """The kernels of one set of active functions."""
 
     def __init__(self, active: Active) -> None:
         self.launcher = Launcher(active, check)
-        self._libraries: list[Any] = []
+        self._made: dispatcher.Kernels | None = None
 
     def register(self) -> None:
-        """Override the operators that hold one of the functions.
+        """Let the boards of operators that hold one of the functions call them.
 
         An operator that has a UDF of its own keeps that UDF.
         """
         self.launcher.prepare()
-        own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
-        made = kernels(self.launcher, self.launcher.active.functions)
-        made |= doubles.double_kernels(self.launcher, made)
-        made = {n: k for n, k in made.items() if f"aten::{n}" not in own}
-        cpp = direct.load()
-        if cpp is not None:
-            cpp.look(n for n in _BESIDE_STOCK if n in made)
-        self._libraries = [dispatcher.implement("aten", "CUDA", made)]
-        if recurrent.LAYERS in made:
-            try:
+        if self._made is None:
+            made = kernels(self.launcher, self.launcher.active.functions)
+            made |= doubles.double_kernels(self.launcher, made)
+            every = {("CUDA", name): kernel for name, kernel in made.items()}
+            if recurrent.LAYERS in made:
                 above = recurrent.layers_above()
-                self._libraries.append(dispatcher.implement("aten", "AutogradCUDA", above))
-            except BaseException:
-                self.close()
-                raise
-        if cpp is not None:
-            try:
-                cpp.register(self, made, pointwise.FEW, softmax.ROW_IN_REGISTERS)
-            except BaseException:
-                self.close()
-                raise
-            self.launcher.direct = cpp
+                every |= {("AutogradCUDA", name): kernel for name, kernel in above.items()}
+            cpp = direct.load()
+            if cpp is not None:
+                cpp.sizes(pointwise.FEW, softmax.ROW_IN_REGISTERS)
+                self.launcher.direct = cpp
+            targets = []
+            for (key, name), kernel in every.items():
+                place = f"aten::{name}", key
+                target = switchboard.python(place, kernel)
+                if cpp is not None and key == "CUDA":
+                    target = switchboard.above(place, target, cpp.target)
+                targets.append(target)
+            self._made = dispatcher.Kernels(tuple(targets))
+        dispatcher.overrides.serve("cuda", self._made)
 
-    def close(self) -> None:
-        """Give the operators back their stock kernels."""
-        if (cpp := direct.loaded()) is not None:
-            cpp.unregister(self)
-        while self._libraries:
-            # Kept until it is gone: an interrupt may come before.
-            compat.destroy(self._libraries[-1])
-            self._libraries.pop()
+
+#: So many sets of functions keep their kernels.
+_SETS: Final = 16
 
 
 class CudaOperators:
-    """What this process registers for its open sessions; the one instance is ``cuda_operators``."""
+    """What boards of CUDA call for the open sessions; the one instance is ``cuda_operators``."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._registration: Registration | None = None
+        self._made: OrderedDict[object, Registration] = OrderedDict()
         self._queued = False
 
     def change(self, cuda: Any, active: Active, undo: Undo) -> None:
@@ -155,22 +145,18 @@ class CudaOperators:
         """
         if not active.functions | active.doubles and not active.composites:
             return
-        registration = Registration(active)
-
-        def restore() -> None:
-            with self._lock:
-                registration.close()
-                if self._registration is registration:
-                    self._registration = None
-
-        undo.later(restore)
-        with self._lock:
-            self._registration = registration
-            if cuda.is_initialized():
-                registration.register()
-            elif not self._queued:
-                compat.when_cuda_starts(cuda, self._started)
-                self._queued = True
+        registration = self._made.get(active.key)
+        if registration is None:
+            registration = self._made[active.key] = Registration(active)
+            while len(self._made) > _SETS:
+                self._made.popitem(last=False)
+        undo.later(self.reset)
+        self._registration = registration
+        if cuda.is_initialized():
+            registration.register()
+        elif not self._queued:
+            compat.when_cuda_starts(cuda, self._started)
+            self._queued = True
 
     @property
     def launcher(self) -> Launcher | None:
@@ -182,15 +168,12 @@ class CudaOperators:
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
-        with self._lock:
-            if self._registration is not None:
-                self._registration.close()
-                self._registration = None
+        self._registration = None
+        dispatcher.overrides.serve("cuda", None)
 
     def _started(self) -> None:
-        with self._lock:
-            if self._registration is not None:
-                self._registration.register()
+        if self._registration is not None:
+            self._registration.register()
 
 
 #: The overrides of this process.

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pytest_udftorch.base import compat
 from pytest_udftorch.swap.cuda.launcher import Launcher, handled, on_device, stock_kernel
 from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.operators.tensors import alignment
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 LAYERS: Final = "_cudnn_rnn"
 LSTM_CELL: Final = "_thnn_fused_lstm_cell"
@@ -202,4 +202,4 @@ def recurrent_kernels(launcher: Launcher, op: Operator) -> _Kernels:
 
 def layers_above() -> _Kernels:
     """Return overload -> kernel, above autograd."""
-    return {LAYERS: _layers_or(compat.stock_kernel(f"aten::{LAYERS}", "AutogradCUDA", "CUDA"))}
+    return {LAYERS: _layers_or(switchboard.stock(f"aten::{LAYERS}", "AutogradCUDA"))}

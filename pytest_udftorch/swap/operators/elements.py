@@ -164,7 +164,7 @@ _COMPOSED: Final = (
             ("log_sigmoid_forward", "log_sigmoid_forward.output", "log_sigmoid_backward",
              "log_sigmoid_backward.grad_input"),
             (("log_sigmoid_forward", "make<Elements<std::tuple<Tensor, Tensor>(T), false>>"),
-             ("log_sigmoid_backward", "functional<T, T, T>()")))),
+             ("log_sigmoid_backward", "M::functional<T, T, T>")))),
     row("log_sigmoid_backward", _MAPS, "exp", contract=TRIED_BUT_SIXTEEN_ON_GPUS,
         uncompiled="log_sigmoid_backward", stubs=True),
     # Not all of their tensors have the shape of the result.

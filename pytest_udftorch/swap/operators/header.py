@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from pytest_udftorch.swap.operators.row import Row
 from pytest_udftorch.swap.operators.rows import ROWS
@@ -18,24 +18,25 @@ def _macro(head: str, lines: Iterable[str]) -> str:
     return " \\\n".join((f"#define {head}", *(f"  {line}" for line in lines))) + "\n"
 
 
-def _launched(row: Row, device: Literal["cpu", "cuda"]) -> Iterable[tuple[str, str]]:
-    """Yield each overload of a row that a launcher has, and the expression that makes its kernel.
+def _launched(row: Row, device: str) -> Iterable[tuple[str, str]]:
+    """Yield each overload of a row with a kernel in C++, and the expression that makes the kernel.
 
-    The launcher for the CPU has what is overridden there and what a composite overrides.
+    On the CPU it is what is overridden there and what a composite overrides.
     """
     ops = (*row.cuda, *row.cpu, *(() if row.whole is None else (row.whole,)))
     for op in ops:
         yield from op.launched if device == "cuda" else op.launched_on_cpu
 
 
-def launcher(device: Literal["cpu", "cuda"]) -> Mapping[str, str]:
-    """Return the file of a launcher: overload -> what makes its kernel, and exponents of pow."""
-    known = dict(pair for row in ROWS for pair in _launched(row, device))
-    entries = (f'{{"{overload}", {maker}}},' for overload, maker in known.items())
+def kernels() -> Mapping[str, str]:
+    """Return the file of the switchboard: overload -> what makes its kernel, exponents of pow."""
+    text = ""
+    for device in ("cpu", "cuda"):
+        known = dict(pair for row in ROWS for pair in _launched(row, device))
+        entries = (f'{{"{overload}", {maker}}},' for overload, maker in known.items())
+        text += _macro(f"UDFTORCH_{device.upper()}_KERNELS", entries)
     exponents = ", ".join(map(str, sorted(MULTIPLIED_OUT)))
-    return {
-        NAME: _macro("UDFTORCH_LAUNCHED", entries) + _macro("UDFTORCH_MULTIPLIED_OUT", (exponents,))
-    }
+    return {NAME: text + _macro("UDFTORCH_MULTIPLIED_OUT", (exponents,))}
 
 
 def observer() -> Mapping[str, str]:

@@ -188,11 +188,11 @@ def pointwise(  # noqa: PLR0913 - the columns of a table
     overloads = (functional, inplace, out[0] if out else "", *lists)
     arguments = signature or ", ".join("T" for _ in places)
     rest = arguments.partition(", ")[2]
-    forms = {functional: f"functional<{arguments}>()"}
+    forms = {functional: f"M::functional<{arguments}>"}
     if out:
-        forms[out[0]] = f"into<{arguments}>()"
+        forms[out[0]] = f"M::into<{arguments}>"
     if inplace:
-        forms[inplace] = f"inPlace<{rest}>()"
+        forms[inplace] = f"M::inPlace<{rest}>"
     types = tuple(forms.items())
     return Pointwise(
         name, tuple(kernels) or (name,), tuple(filter(None, overloads)),

@@ -78,13 +78,12 @@ def put_back_modes() -> Callable[[], None]:
     """
     torch = import_torch()
     grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-    overrides = dispatcher.thread.mode
+    boards = dispatcher.mode_now()
 
     def put_back() -> None:
         torch.set_grad_enabled(grad)
         torch.set_autocast_enabled("cpu", autocast)
-        for set_one in dispatcher.mode_setters:
-            set_one(overrides)
+        dispatcher.set_mode(boards)
 
     return put_back
 

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides of operators in torch's dispatcher: registered, layered by session, and removed.
+"""Overrides of operators, layered by session.
 
-An :class:`Override` stands for one overload at one dispatch key. The kernel that it replaces, the
-stock kernel, stays below it, and the dispatcher returns to that kernel afterwards. The latest
-session that names an overload decides it, as with functions. Sessions may close in any order.
-
-torch changes its table of kernels without a lock against threads that are calling the same
-operator. Open and close sessions only while no other thread is inside the operator, or exclusively.
-A kernel that a thread has entered stays alive.
+An :class:`Override` stands for one overload at one dispatch key, whose board in the dispatcher
+(``switchboard``) calls it. The latest session that names an overload decides it, as with functions.
+Sessions may close in any order. Below them are the kernels of the functions that the open sessions
+swap, for operators that no symbol leads into.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
-from pytest_udftorch.base import compat
-from pytest_udftorch.errors import RestoreError, SwapError
 from pytest_udftorch.swap.overrides.stack import Stacked
+from pytest_udftorch.swap.overrides.switchboard import Place, Target, native, switchboard
 
 
 class Role(IntEnum):
@@ -35,10 +30,10 @@ class Role(IntEnum):
 
 
 class Mode(IntEnum):
-    """What overrides do when a thread calls them; the values are those of udf_operator.h."""
+    """What boards do when a thread calls them; the values are those of board.h."""
 
     NORMAL = 0
-    #: Count the call, and raise an exception instead of calling the function.
+    #: Count a call that has a target, and raise an exception instead of running it.
     PROBE = 1
     #: Go to the stock kernel.
     BYPASS = 2
@@ -76,14 +71,9 @@ class Override(Protocol):
     #: Number under which its calls are profiled, or -1.
     counter: int
 
-    def register(self) -> None:
-        """Note the stock kernel, and register the override above it."""
-
-    def unregister(self) -> None:
-        """Remove the override."""
-
-    def hits(self) -> int:
-        """Return how many calls of this thread a probe ended, for all overrides of this kind."""
+    @property
+    def target(self) -> Target:
+        """What the override's board calls."""
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused, for all overrides of this kind."""
@@ -95,15 +85,10 @@ class Override(Protocol):
 class Thread(threading.local):
     """What overrides in Python know about a thread."""
 
-    mode = Mode.NORMAL
-    hits = recursions = 0
+    recursions = 0
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-
-
-class Reached(BaseException):
-    """Ends a call that a probe was waiting for."""
 
 
 @dataclass
@@ -118,59 +103,36 @@ class Frame:
 thread: Final = Thread()
 
 
-def _set_mode(mode: int) -> int:
-    before, thread.mode = thread.mode, Mode(mode)
-    return before
+def set_mode(wanted: Mode) -> Mode:
+    """Change what boards do when this thread calls them; return what they did."""
+    if not switchboard.is_used:
+        return Mode.NORMAL
+    return Mode(native().mode(wanted))
 
 
-#: A function for each kind of override; it sets the mode of this thread and returns the old one.
-mode_setters: Final[list[Callable[[int], int]]] = [_set_mode]
+def mode_now() -> Mode:
+    """Return what boards do when this thread calls them."""
+    return Mode(native().mode_now()) if switchboard.is_used else Mode.NORMAL
+
+
+def hits() -> int:
+    """Return how many calls of this thread a probe ended."""
+    return int(native().hits())
 
 
 @contextlib.contextmanager
 def mode(wanted: Mode) -> Iterator[None]:
-    """Change what overrides do when this thread calls them."""
-    setters = tuple(mode_setters)
-    before = [set_one(wanted) for set_one in setters]
+    """Change what boards do when this thread calls them."""
+    before = set_mode(wanted)
     try:
         yield
     finally:
-        # In reverse order: a library that was loaded twice has two setters of one mode.
-        for set_one, old in reversed(list(zip(setters, before, strict=True))):
-            set_one(old)
+        set_mode(before)
 
 
 def bypass() -> contextlib.AbstractContextManager[None]:
     """Send this thread's calls to the stock kernels."""
     return mode(Mode.BYPASS)
-
-
-def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -> Any:
-    """Register kernels in the dispatcher; ``compat.destroy`` removes them.
-
-    Args:
-        space: namespace of the operators (``aten``).
-        key: dispatch key.
-        kernels: overload in it (``log.out``) -> kernel.
-
-    Raises:
-        RuntimeError: torch rejects one of the kernels; then none of them is registered.
-    """
-    import torch
-
-    kind: Any = torch.library.Library
-    library = kind(space, "IMPL", key)
-    try:
-        with warnings.catch_warnings():
-            # torch 2.11 warns about the first one in a process.
-            warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
-            for name, kernel in kernels.items():
-                # The default of torch 2.11 refuses an operator that a session below overrides.
-                library.impl(name, kernel, allow_override=True)
-    except BaseException:
-        compat.destroy(library)
-        raise
-    return library
 
 
 # Layers ------------------------------------------------------------------------------
@@ -194,20 +156,50 @@ class StockOperators:
 Layer = Sequence[Override] | StockOperators
 
 
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """The targets by which operators of a device get the functions of the open sessions."""
+
+    targets: tuple[Target, ...]
+
+
+class _Same:
+    """An object as a key: equal to itself alone, and kept alive."""
+
+    def __init__(self, of: object) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.of is other.of
+
+
 class Overrides(Stacked[Layer]):
-    """The layers of a process's open sessions, and what is registered for them."""
+    """The layers of a process's open sessions, and the kernels of their functions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._registered: dict[tuple[str, str], Override] = {}
+        #: Device -> the kernels of the functions that are active there.
+        self._kernels: dict[str, Kernels] = {}
 
     def registered(self) -> list[Override]:
-        """Return the overrides that are in the dispatcher now."""
+        """Return the overrides that boards call now."""
         with self.lock:
-            return list(self._registered.values())
+            return list(self._wanted().values())
 
-    def _wanted(self) -> dict[tuple[str, str], Override]:
-        wanted: dict[tuple[str, str], Override] = {}
+    def serve(self, device: str, kernels: Kernels | None) -> None:
+        """Let boards call the kernels of a device below the layers; None for none."""
+        with self.lock:
+            if kernels is None:
+                self._kernels.pop(device, None)
+            else:
+                self._kernels[device] = kernels
+            self.settle()
+
+    def _wanted(self) -> dict[Place, Override]:
+        wanted: dict[Place, Override] = {}
         for _, layer in self._layers:
             if isinstance(layer, StockOperators):
                 wanted = {at: o for at, o in wanted.items() if not layer.hides(o.spec)}
@@ -215,28 +207,24 @@ class Overrides(Stacked[Layer]):
                 wanted.update({(o.spec.operator, o.spec.key): o for o in layer})
         return wanted
 
-    def _apply(self) -> None:
+    def _targets(self) -> Iterator[Target]:
+        """Yield what boards call. An operator that has a UDF of its own keeps that UDF."""
         wanted = self._wanted()
-        # Remove all before registering any, so that an override finds the stock kernel below it.
-        for at, override in list(self._registered.items()):
-            if wanted.get(at) is not override:
-                try:
-                    override.unregister()
-                except RuntimeError as error:
-                    raise RestoreError(
-                        f"torch did not remove the override of {at[0]} at {at[1]}: {error}"
-                    ) from error
-                del self._registered[at]
-        for at, override in wanted.items():
-            if at not in self._registered:
-                try:
-                    override.register()
-                except RuntimeError as error:
-                    raise SwapError(
-                        f"torch rejects a kernel for {at[0]} at {at[1]}: {error}. Another "
-                        "tool may have registered one, or the operator has no stock kernel."
-                    ) from error
-                self._registered[at] = override
+        for kernels in self._kernels.values():
+            for target in kernels.targets:
+                name, key = target.place
+                if not {target.place, (name, key.removeprefix("Autograd"))} & wanted.keys():
+                    yield target
+        yield from (override.target for override in wanted.values())
+
+    def _apply(self) -> None:
+        layers = [layer for _, layer in self._layers if isinstance(layer, StockOperators) or layer]
+        if not self._kernels and all(isinstance(layer, StockOperators) for layer in layers):
+            switchboard.switch(None, tuple)
+            return
+        switchboard.open()
+        key = tuple(map(_Same, (*self._kernels.values(), *layers)))
+        switchboard.switch(key, lambda: list(self._targets()))
 
 
 #: The overrides of this process.

@@ -33,9 +33,10 @@ from pytest_udftorch.swap.library.description import (
 )
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, OPERATOR_UDFS
 from pytest_udftorch.swap.native.runtime import load_built, native_file
-from pytest_udftorch.swap.overrides import dispatcher, schemas
+from pytest_udftorch.swap.overrides import schemas
 from pytest_udftorch.swap.overrides.dispatcher import Override, Role, Spec
 from pytest_udftorch.swap.overrides.python_override import PythonOverride
+from pytest_udftorch.swap.overrides.switchboard import Target, switchboard
 from pytest_udftorch.swap.toolchain.cache import cache_folder, turn
 from pytest_udftorch.swap.toolchain.compiler import (
     VALUE_FLAGS,
@@ -148,9 +149,8 @@ def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
         if state not in _modules:
             made = compile_job(_job(library, source, functions, level, compiler, files))
             lib = load_built(made.path)
-            lib.udfoperator_make.restype = ctypes.c_void_p
-            lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
-            dispatcher.mode_setters.append(lib.udfoperator_mode)
+            lib.udfoperator_make.restype = lib.udfoperator_kernel.restype = ctypes.c_void_p
+            lib.udfoperator_recursions.restype = ctypes.c_uint64
             _modules[state] = _Module(made.build_id, lib, functions)
         return _modules[state]
 
@@ -217,31 +217,16 @@ def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
 class CppOverride:
     """An override by a compiled function."""
 
-    def __init__(self, spec: Spec, lib: ctypes.CDLL, made: int) -> None:
+    def __init__(self, spec: Spec, lib: ctypes.CDLL, index: int) -> None:
         self.spec = spec
         self.counter = -1
         self._lib = lib
-        self._made = ctypes.c_void_p(made)
+        self._index = index
 
-    def register(self) -> None:
-        """Note the stock kernel, and register the override above it."""
-        for call, args in (
-            (self._lib.udfoperator_look, ()),
-            (self._lib.udfoperator_register, (ctypes.c_int32(self.counter),)),
-        ):
-            failed, message = _message(call, self._made, *args)
-            if failed:
-                raise RuntimeError(message)
-
-    def unregister(self) -> None:
-        """Remove the override."""
-        failed, message = _message(self._lib.udfoperator_unregister, self._made)
-        if failed:
-            raise RuntimeError(message)
-
-    def hits(self) -> int:
-        """Return how many calls of this thread a probe ended."""
-        return int(self._lib.udfoperator_hits())
+    @functools.cached_property
+    def target(self) -> Target:
+        """What the override's board calls."""
+        return _made(self._lib, self._index, self.spec, self.counter)
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused."""
@@ -272,21 +257,24 @@ def _cpp(udf: UdfOperator, module: _Module) -> _Function:
         return _message(lib.udfoperator_fits, index, int(role), operator.encode())[1]
 
     def override(spec: Spec) -> Override:
-        return CppOverride(spec, lib, _made(lib, index, spec))
+        return CppOverride(spec, lib, index)
 
     return _Function(f"{udf.function} of {udf.source}", module.build_id, misfit, override)
 
 
 @functools.cache
-def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
-    # An override lives as long as the process, so it is made only once.
+def _made(lib: ctypes.CDLL, index: int, spec: Spec, counter: int) -> Target:
+    # The C++ object lives as long as the process, so it is made only once.
     texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
+    stocks = (ctypes.c_void_p(switchboard.kernel(n, spec.key)) for n in texts[:3:2])
     made, message = _message(
-        lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
-    )
+        lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts), *stocks,
+        ctypes.c_int32(counter),
+    )  # fmt: skip
     if not made:
         raise errors.SourceError(f"torch rejects a kernel of {spec.operator}: {message}")
-    return int(made)
+    kernel = lib.udfoperator_kernel(ctypes.c_void_p(made))
+    return switchboard.foreign((spec.operator, spec.key), kernel)
 
 
 # Python ------------------------------------------------------------------------------

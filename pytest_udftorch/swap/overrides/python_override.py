@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import collections
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -11,19 +11,9 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import OperatorError, SessionStateError
 from pytest_udftorch.swap.native.runtime import runtime
-from pytest_udftorch.swap.overrides.dispatcher import (
-    Frame,
-    Mode,
-    Reached,
-    Role,
-    Spec,
-    implement,
-    thread,
-)
+from pytest_udftorch.swap.overrides.dispatcher import Frame, Role, Spec, thread
 from pytest_udftorch.swap.overrides.schemas import schema, written_keyword
-
-# A thread may be inside a kernel that is removed, so the last ones stay alive.
-_alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
+from pytest_udftorch.swap.overrides.switchboard import Target, stock_kernel, switchboard
 
 # A union of types is made anew wherever it stands.
 _NUMBERS: Final = (int, float, complex)
@@ -67,8 +57,6 @@ class PythonOverride:
         self.function = function
         #: For most calls of a function: returns None for the others, and calls no override.
         self._quick = getattr(function, "quick", None)
-        self._modes = compat.function_modes()
-        self._library: Any = None
         self._likes: dict[Any, Any] = {}
         self._tensor = torch.Tensor
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
@@ -84,26 +72,15 @@ class PythonOverride:
         self._out = written_keyword(spec.author)
         self._tensors_at = [i for i, a in enumerate(self._positional) if str(a.type) == "Tensor"]
 
-    def register(self) -> None:
-        """Note the stock kernel, and register the override above it."""
-        import torch
-
+    @functools.cached_property
+    def target(self) -> Target:
+        """What the override's board calls."""
         spec = self.spec
-        self._stock = compat.stock_kernel(spec.operator, spec.key)
-        self.author_stock = compat.stock_kernel(spec.author, spec.key)
+        self._stock = stock_kernel(spec.operator, spec.key)
+        self.author_stock = stock_kernel(spec.author, spec.key)
         if spec.meta:
             self._meta = compat.stock_kernel(spec.meta, "Meta")
-        space, _, name = spec.operator.partition("::")
-        self._library = implement(space, spec.key, {name: self._call})
-        _alive.append(torch.library.get_kernel(spec.operator, spec.key))
-
-    def unregister(self) -> None:
-        """Remove the override."""
-        compat.destroy(self._library)
-
-    def hits(self) -> int:
-        """Return how many calls of this thread a probe ended."""
-        return thread.hits
+        return switchboard.python((spec.operator, spec.key), self._call)
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused."""
@@ -111,8 +88,7 @@ class PythonOverride:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if (
-            self._quick is not None and thread.mode is Mode.NORMAL and not thread.frames
-            and self.counter < 0 and not self._modes()
+            self._quick is not None and not thread.frames and self.counter < 0
             and (found := self._quick(*args, **kwargs)) is not None
         ):  # fmt: skip
             return found
@@ -147,13 +123,8 @@ class PythonOverride:
 
     def _stays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Tell whether a call goes to the stock kernel; refuse a recursion."""
-        if thread.mode is Mode.BYPASS:
-            return True
         if self._dtypes and not self._known((*args, *kwargs.values())):
             return True
-        if thread.mode is Mode.PROBE:
-            thread.hits += 1
-            raise Reached
         for frame in thread.frames:
             if frame.override.function is self.function:
                 if frame.stock:
@@ -184,9 +155,7 @@ class PythonOverride:
         start = cells.ticks() if cells is not None else 0
         thread.frames.append(Frame(self))
         try:
-            # As from a kernel in C++, a user's TorchFunctionMode does not see these calls.
-            with compat.no_torch_function():
-                result = self.function(*args, **kwargs)
+            result = self.function(*args, **kwargs)
         finally:
             thread.frames.pop()
         if cells is not None:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that open sessions put over a part of the process, each on top of the earlier ones."""
+"""Layers that open sessions put over a part of the process, each on top of the earlier ones.
+
+A session can open or close at any moment of another's switch on the same thread: in a signal
+handler, or when the garbage collector ends a generator. It then completes its own switch, and the
+one that it interrupted starts over.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ class Stacked(ABC, Generic[Layer]):
 
     def __init__(self) -> None:
         self._layers: list[tuple[object, Layer]] = []
+        self._changes = 0
         self._unlock()
         os.register_at_fork(after_in_child=self._unlock)
 
@@ -27,12 +33,21 @@ class Stacked(ABC, Generic[Layer]):
     def _apply(self) -> None:
         """Change the process to what the layers ask for. The caller holds the lock."""
 
+    def settle(self) -> None:
+        """Apply the layers until none has come or gone meanwhile. The caller holds the lock."""
+        self._changes += 1
+        while True:
+            before = self._changes
+            self._apply()
+            if before == self._changes:
+                return
+
     def push(self, owner: object, layer: Layer) -> None:
         """Add a layer on top. After an error everything is as before."""
         with self.lock:
             self._layers.append((owner, layer))
             try:
-                self._apply()
+                self.settle()
             except BaseException:
                 self.remove(owner)
                 raise
@@ -40,11 +55,14 @@ class Stacked(ABC, Generic[Layer]):
     def remove(self, owner: object) -> None:
         """Remove the layer of ``owner``, wherever it lies."""
         with self.lock:
-            self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
-            self._apply()
+            mine = [entry for entry in self._layers if entry[0] is owner]
+            for entry in mine:
+                if entry in self._layers:
+                    self._layers.remove(entry)  # in place: a layer may have come meanwhile
+            self.settle()
 
     def reset(self) -> None:
         """Remove every layer, whoever owns it."""
         with self.lock:
-            self._layers = []
-            self._apply()
+            self._layers.clear()
+            self.settle()

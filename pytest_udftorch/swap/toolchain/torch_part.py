@@ -11,7 +11,7 @@ import functools
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,9 @@ class TorchPart:
         failed: makes the error of a build that failed from the version of torch and what the
             compiler wrote.
         lost: what does not work without it, for the error of a machine without a compiler.
-        texts: file name -> text of a header that it includes and that a build writes.
+        texts: takes the folder of torch that has the headers; returns file name -> text of a
+            header that it includes and that a build writes.
+        libraries: of torch that it calls, besides those of C++ (``torch_python``).
     """
 
     source: str
@@ -44,7 +46,8 @@ class TorchPart:
     what: str
     failed: Callable[[str, str], Exception]
     lost: str
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Callable[[Path], Mapping[str, str]] = lambda _: {}
+    libraries: tuple[str, ...] = ()
 
     def job(self, package: Path, version: str, local: Any, compiler: Compiler) -> Job:
         """Return the job that compiles the part.
@@ -58,11 +61,12 @@ class TorchPart:
         source = native_file(self.source)
         name = source.stem
         flags, libraries = torch_flags(package)
-        written = ("-I.",) if self.texts else ()
+        texts = self.texts(package)
+        written = ("-I.",) if texts else ()
         arguments = (
             *_FLAGS, f"-ffile-prefix-map={package}=torch",
             f"-ffile-prefix-map={source.parent}=native", *written, *flags, str(source), "-o",
-            f"{name}.so", "-Wl,--no-as-needed", *libraries,
+            f"{name}.so", "-Wl,--no-as-needed", *libraries, *(f"-l{n}" for n in self.libraries),
         )  # fmt: skip
 
         def failed(step: Step, message: str) -> Exception:
@@ -74,7 +78,7 @@ class TorchPart:
             stages=((Step(compiler.path, arguments, source),),),
             output=f"{name}.so",
             failed=failed,
-            texts=self.texts,
+            texts=texts,
             # The flags name the headers of Python, also for a source that does not include them.
             homes={str(package): "TORCH", sysconfig.get_path("include"): None},
             inputs=(source, *map(native_file, self.headers)),

@@ -6,8 +6,8 @@
 // headers for what it computes with.
 // pytest_udftorch/swap/overrides/operator_udfs.py adds the rest: it compiles
 // the source behind this header against the installed torch and lists its
-// functions with UDF_OPERATORS. Sessions then use the udfoperator_* entry
-// points to put the functions into torch's dispatcher and to take them out.
+// functions with UDF_OPERATORS. Boards (native/switch) call the kernels that
+// the udfoperator_* entry points make of the functions.
 //
 // A function whose type is that of an out= overload can stand for all three:
 // the functional overload, the in-place one and out=.
@@ -65,8 +65,6 @@ struct Override {
   std::vector<at::ScalarType> Dtypes; ///< empty for all
   int32_t Counter = -1;               ///< of udfprof_operator_udf
   KernelFunction Kernel;
-  std::optional<c10::impl::CppSignature> Signature;
-  std::optional<c10::RegistrationHandleRAII> Registration;
 };
 
 /// An override that runs on this thread.
@@ -76,17 +74,8 @@ struct Frame {
   bool Stock; ///< it has called the stock kernel
 };
 
-enum Mode { Normal, Probe, Bypass };
-
 inline thread_local Frame *Innermost = nullptr;
-inline thread_local int CurrentMode = Normal;
-inline thread_local uint64_t Hits = 0;
 inline thread_local uint64_t Recursions = 0;
-
-/// What a probe throws instead of calling the function.
-struct Reached : std::exception {
-  const char *what() const noexcept override { return "udf: reached"; }
-};
 
 /// Its address names a function of the author.
 template <auto Function> inline char Id = 0;
@@ -163,17 +152,11 @@ private:
   uint64_t Start = 0;
 };
 
-/// Whether this call goes to the stock kernel. Throws for a probe, and if the
-/// function has called the operator that it stands in for.
+/// Whether this call goes to the stock kernel. Throws if the function has
+/// called the operator that it stands in for.
 template <class... A> bool stays(const Override &O, const A &...Arguments) {
-  if (CurrentMode == Bypass)
-    return true;
   if (!O.Dtypes.empty() && !(takes(O, Arguments) && ...))
     return true;
-  if (CurrentMode == Probe) {
-    ++Hits;
-    throw Reached();
-  }
   for (Frame *F = Innermost; F; F = F->Outer) {
     if (F->Running->Function != O.Function)
       continue;
@@ -381,10 +364,9 @@ template <class Type> void fits(const OperatorHandle &Op) {
   (void)Op.typed<Type>(); // throws if torch's own kernels have another C++ type
 }
 
-template <class Kernel, class Type> void make(Override &O) {
+template <class Kernel> void make(Override &O) {
   O.Kernel = KernelFunction::makeFromUnboxedFunctor<false, Kernel>(
       std::make_unique<Kernel>(O));
-  O.Signature = c10::impl::CppSignature::make<Type>();
 }
 
 template <auto Function> void fitsAs(Role How, const OperatorHandle &Op) {
@@ -406,15 +388,14 @@ template <auto Function> void makeAs(Role How, Override &O) {
   if constexpr (OutVariant<Function>::Is) {
     using T = Three<Function, typename OutVariant<Function>::Inputs>;
     if (How == Functional)
-      return make<typename T::FunctionalKernel, typename T::FunctionalType>(O);
+      return make<typename T::FunctionalKernel>(O);
     if (How == InPlace)
-      return make<typename T::template InPlaceKernel<typename T::InPlaceType>,
-                  typename T::InPlaceType>(O);
-    if (How == Out)
-      return make<typename T::OutKernel, typename AsIsKernel<Function>::Type>(
+      return make<typename T::template InPlaceKernel<typename T::InPlaceType>>(
           O);
+    if (How == Out)
+      return make<typename T::OutKernel>(O);
   }
-  make<AsIsKernel<Function>, typename AsIsKernel<Function>::Type>(O);
+  make<AsIsKernel<Function>>(O);
 }
 
 template <auto Function> constexpr Entry entry() {
@@ -429,26 +410,8 @@ inline OperatorHandle find(const char *Name) {
       Dot == std::string::npos ? "" : Text.substr(Dot + 1).c_str());
 }
 
-/// Calls a kernel boxed, the only way to it that torch 2.11 offers.
-template <class Safe> struct BoxedKernel : c10::OperatorKernel {
-  explicit BoxedKernel(Safe Inner) : Inner(std::move(Inner)) {}
-  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
-                  c10::Stack *Stack) {
-    Inner.callBoxed(Op, Keys, Stack);
-  }
-  Safe Inner;
-};
-
-template <class Safe> KernelFunction kernelIn(Safe Inner) {
-  if constexpr (requires { Inner.kernelFunction(); })
-    return Inner.kernelFunction();
-  else
-    return KernelFunction::makeFromBoxedFunctor(
-        std::make_unique<BoxedKernel<Safe>>(std::move(Inner)));
-}
-
 inline KernelFunction kernelOf(const OperatorHandle &Op, c10::DispatchKey Key) {
-  return kernelIn(Op.getComputedKernelForDispatchKey(Key));
+  return Op.lookup(c10::DispatchKeySet(Key));
 }
 
 /// Runs \p Body. Returns 0, or -1 with what it threw in \p Message.
@@ -520,15 +483,20 @@ template <auto Function, class... A> decltype(auto) stock(A &&...Arguments) {
                              udf::detail::find(Name));                         \
     });                                                                        \
   }                                                                            \
-  UDFPROF_EXPORT void *udfoperator_make(int Index, int How, const char *Name,  \
-                                        const char *Key, const char *Author,   \
-                                        const char *Meta, const char *Dtypes,  \
-                                        char *Message, size_t Size) {          \
+  UDFPROF_EXPORT void *                                                        \
+  udfoperator_make(int Index, int How, const char *Name, const char *Key,      \
+                   const char *Author, const char *Meta, const char *Dtypes,   \
+                   const void *Stock, const void *AuthorStock,                 \
+                   int32_t Counter, char *Message, size_t Size) {              \
     udf::detail::Override *Made = nullptr;                                     \
     udf::detail::guarded(Message, Size, [&] {                                  \
       Made = udf::detail::makeOverride(UdfEntries[Index],                      \
                                        static_cast<udf::detail::Role>(How),    \
                                        Name, Key, Author, Meta, Dtypes);       \
+      Made->Stock = *static_cast<const c10::KernelFunction *>(Stock);          \
+      Made->AuthorStock =                                                      \
+          *static_cast<const c10::KernelFunction *>(AuthorStock);              \
+      Made->Counter = Counter;                                                 \
     });                                                                        \
     return Made;                                                               \
   }                                                                            \
@@ -565,39 +533,10 @@ inline Override *makeOverride(const Entry &E, Role How, const char *Name,
 
 extern "C" {
 
-/// Takes the stock kernels as they are now.
-UDFPROF_EXPORT int udfoperator_look(void *Made, char *Message, size_t Size) {
-  auto &O = *static_cast<udf::detail::Override *>(Made);
-  return udf::detail::guarded(Message, Size, [&] {
-    O.Stock = udf::detail::kernelOf(O.Op, O.Key);
-    O.AuthorStock = udf::detail::kernelOf(*O.AuthorOp, O.Key);
-  });
+/// The kernel of an override, a KernelFunction.
+UDFPROF_EXPORT const void *udfoperator_kernel(void *Made) {
+  return &static_cast<udf::detail::Override *>(Made)->Kernel;
 }
-
-UDFPROF_EXPORT int udfoperator_register(void *Made, int32_t Counter,
-                                        char *Message, size_t Size) {
-  auto &O = *static_cast<udf::detail::Override *>(Made);
-  return udf::detail::guarded(Message, Size, [&] {
-    O.Counter = Counter;
-    O.Registration.emplace(c10::Dispatcher::singleton().registerImpl(
-        O.Op.operator_name(), O.Key, O.Kernel, O.Signature, nullptr,
-        "registered by a session of pytest_udftorch"));
-  });
-}
-
-UDFPROF_EXPORT int udfoperator_unregister(void *Made, char *Message,
-                                          size_t Size) {
-  auto &O = *static_cast<udf::detail::Override *>(Made);
-  return udf::detail::guarded(Message, Size, [&] { O.Registration.reset(); });
-}
-
-/// Sets what calls on this thread do, a Mode. Returns what was set before.
-UDFPROF_EXPORT int udfoperator_mode(int Mode) {
-  return std::exchange(udf::detail::CurrentMode, Mode);
-}
-
-/// Calls on this thread that a probe ended.
-UDFPROF_EXPORT uint64_t udfoperator_hits() { return udf::detail::Hits; }
 
 /// Calls on this thread that would have recursed.
 UDFPROF_EXPORT uint64_t udfoperator_recursions() {

@@ -1,28 +1,27 @@
-//===- cpu_launch.cpp - Loops of eager CPU operators, launched ------------===//
+//===- cpu_kernels.h - Loops of eager CPU operators, run without Python ---===//
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// A session registers kernels written in Python for CPU operators. For those
-// listed at the end of this file, kernels of this file are registered above
-// them. The first call of a kind goes to Python, which compiles the loops of
-// native/operator/cpu_loops.h, runs one, and tells which (udfcpu_publish).
-// Calls of that kind run it from here afterwards, without Python. All else goes
-// to the kernel in Python: tensors with gaps, broadcasting, errors. A call in a
-// dtype that the session does not compute goes to the stock kernel.
-//
-// pytest_udftorch/swap/cpu/direct.py compiles this file against the headers of
-// the installed torch.
+// Kernels of targets above kernels in Python. The first call of a kind goes to
+// Python, which compiles the loops of native/operator/cpu_loops.h, runs one,
+// and tells which (udfcpu_publish). Calls of that kind run it from here
+// afterwards. All else goes to the kernel in Python: tensors with gaps,
+// broadcasting, errors. A call in a dtype that the session does not compute
+// goes to the stock kernel.
 //
 //===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_CPU_KERNELS_H
+#define UDFTORCH_CPU_KERNELS_H
 
 #include "overload.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Generator.h>
-#include <vector>
 
 namespace {
+namespace cpu {
 
 //===----------------------------------------------------------------------===//
 // Loops
@@ -46,6 +45,7 @@ using WholeLoop = void(int64_t, const void *, void *, int32_t, const void *,
 using VariatesLoop = void(float *, int64_t, float, float, const void *,
                           const Threads *);
 
+} // namespace cpu
 } // namespace
 
 /// How to run a loop: `Loop` of direct.py, field for field. What it points to
@@ -55,7 +55,7 @@ struct udfcpu_loop {
   const void *Functions; ///< addresses of their array forms
   const void *Amended;   ///< or null; only for Whole
   const char *Names;     ///< of the functions, with blanks between them
-  Threads Where;         ///< with a count that is not used
+  cpu::Threads Where;    ///< with a count that is not used
   float A, B, C;
   int32_t Kind;
 
@@ -68,6 +68,7 @@ struct udfcpu_loop {
 };
 
 namespace {
+namespace cpu {
 
 /// Calls of an overload with the same key run the same loop.
 struct Key {
@@ -79,18 +80,18 @@ struct Key {
   }
 };
 
-/// Never freed: another thread may be about to run one while its session
-/// closes. Those that are equal are shared, so sessions leave nothing behind.
+/// Never freed; those that are equal are shared, so that targets leave nothing
+/// behind.
 struct Entry {
   Key For;
   udfcpu_loop Loop;
   std::atomic<bool> Ran{false};
 };
 
-struct Overload : Registered<Overload, Key, c10::DispatchKey::CPU> {
-  explicit Overload(OperatorHandle Op)
-      : Registered(std::move(Op)),
-        Power(this->Op.operator_name().name.starts_with("aten::pow")) {}
+struct Overload : Launched<Overload, Key> {
+  Overload(const Board &B, KernelFunction InPython)
+      : Launched(B, std::move(InPython)),
+        Power(B.Op.operator_name().name.starts_with("aten::pow")) {}
 
   const bool Power;                ///< some of its exponents need no function
   std::atomic<uint32_t> Dtypes{0}; ///< that the session computes, as bits
@@ -103,11 +104,6 @@ struct Overload : Registered<Overload, Key, c10::DispatchKey::CPU> {
         return E;
     }
     return nullptr;
-  }
-  void forget() {
-    Generation.fetch_add(1);
-    for (auto &Slot : Slots)
-      Slot.store(nullptr, std::memory_order_release);
   }
 };
 
@@ -279,16 +275,15 @@ private:
 // The overloads
 //===----------------------------------------------------------------------===//
 
-using Make = void (*)(Overload &);
-
 /// operators.h names the overloads, by the rows of swap/operators.
-const std::map<std::string, Make> &makers() {
-  static const std::map<std::string, Make> All = {UDFTORCH_LAUNCHED};
+const std::map<std::string, void (*)(Overload &)> &makers() {
+  using M = Makers<Elements>;
+  static const std::map<std::string, void (*)(Overload &)> All = {
+      UDFTORCH_CPU_KERNELS};
   return All;
 }
 
-Overload &overloadOf(const char *Name) { return Overload::of(Name, makers()); }
-
+} // namespace cpu
 } // namespace
 
 //===----------------------------------------------------------------------===//
@@ -297,64 +292,42 @@ Overload &overloadOf(const char *Name) { return Overload::of(Name, makers()); }
 
 extern "C" {
 
-/// Whether there are kernels for an overload here.
-EXPORT int udfcpu_knows(const char *Name) { return makers().count(Name); }
-
-/// Notes the kernel that an overload has now as the stock kernel.
-EXPORT int udfcpu_look(const char *Name, char *Message, size_t Size) {
-  return guarded(Message, Size, [&] {
-    Overload &O = overloadOf(Name);
-    O.Stock = O.current();
-  });
-}
-
-/// Registers the kernel of an overload above the one that is there. \p Dtypes
-/// has a bit for each dtype that does not go to the stock kernel.
-EXPORT int udfcpu_register(const char *Name, uint32_t Dtypes, char *Message,
-                           size_t Size) {
-  return guarded(Message, Size, [&] {
-    Overload &O = overloadOf(Name);
-    O.forget();
-    O.Dtypes = Dtypes;
-    O.registerAbove("registered by a session of pytest_udftorch, run in C++");
-  });
-}
-
-/// Removes all that are registered.
-EXPORT int udfcpu_unregister(char *Message, size_t Size) {
-  return guarded(Message, Size, [] {
-    for (auto &[Name, O] : Overload::all())
-      if (O->Registration) {
-        O->Registration.reset();
-        O->forget();
-        O->Below = O->Stock = KernelFunction();
-      }
-  });
+/// The target of a board whose calls are run from here, above a target in
+/// Python; null with a message if there is none. \p Dtypes has a bit for each
+/// dtype that does not go to the stock kernel.
+EXPORT void *udfcpu_target(void *On, void *InPython, uint32_t Dtypes) {
+  auto Made = launched(*static_cast<Board *>(On),
+                       *static_cast<Target *>(InPython), cpu::makers());
+  if (Made)
+    static_cast<cpu::Overload *>(Made->Owned.get())->Dtypes = Dtypes;
+  return Made.release();
 }
 
 /// Sets whether this thread's calls all go to Python; returns the old value.
 EXPORT int udfcpu_to_python(int On) {
-  const int Before = ToPython;
-  ToPython = On;
+  const int Before = cpu::ToPython;
+  cpu::ToPython = On;
   return Before;
 }
 
 /// Whether this thread is in a kernel in Python that was called for a kind of
 /// calls that can be run from here.
 EXPORT int udfcpu_pending() {
-  return !ToPython && InPython::Innermost && InPython::Innermost->K;
+  return !cpu::ToPython && cpu::InPython::Innermost &&
+         cpu::InPython::Innermost->K;
 }
 
 /// Tells how the pending kind of calls is computed, once Python has done so.
 /// \p First is the address of the first tensor that the loop read.
 EXPORT void udfcpu_publish(const void *First, const udfcpu_loop *Loop) {
+  using namespace cpu;
   InPython *Here = InPython::pending(First);
   if (!Here)
     return;
   const Key K = *Here->K;
   Here->K = nullptr;
   std::lock_guard<std::mutex> Guard(Lock);
-  if (Here->Generation != Here->O.Generation.load() || Here->O.find(K))
+  if (Here->O.find(K))
     return;
   Entry *Found = nullptr;
   for (auto &E : entries())
@@ -379,6 +352,7 @@ EXPORT uint64_t udfcpu_launches() { return Launches; }
 /// Writes the names of functions that loops were run for since the last time,
 /// each followed by a blank; returns the length. Forgets them if they fit.
 EXPORT size_t udfcpu_ran(char *Text, size_t Size) {
+  using cpu::entries;
   std::lock_guard<std::mutex> Guard(Lock);
   std::string All;
   for (auto &E : entries())
@@ -392,3 +366,5 @@ EXPORT size_t udfcpu_ran(char *Text, size_t Size) {
   return All.size();
 }
 }
+
+#endif

@@ -1,22 +1,23 @@
-//===- cuda_launch.cpp - Eager CUDA kernels of a session, launched --------===//
+//===- cuda_kernels.h - Eager CUDA kernels of a session, launched ---------===//
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// A session registers kernels written in Python for CUDA operators. For those
-// listed at the end of this file, kernels of this file are registered above
-// them. They do not compile anything: the first call of a kind goes to Python,
-// which compiles and launches, and then tells how (udfcuda_publish). Calls of
-// that kind are launched from here afterwards, without Python. All else goes to
-// the kernel in Python: tensors with gaps, broadcasting, other dtypes, errors.
+// Kernels of targets above kernels in Python. They do not compile anything: the
+// first call of a kind goes to Python, which compiles and launches, and then
+// tells how (udfcuda_publish). Calls of that kind are launched from here
+// afterwards. All else goes to the kernel in Python: tensors with gaps,
+// broadcasting, other dtypes, errors.
 //
 // A *kind* of calls shares a compiled kernel: see Key, and the keys of
 // launcher.py and softmax.py, which must tell no more calls apart.
 //
-// pytest_udftorch/swap/cuda/direct.py compiles this file against the headers of
-// the installed torch. It needs no CUDA toolkit: the driver, and two functions
-// of torch's CUDA libraries, are found by name in the running process.
+// No CUDA toolkit is needed: the driver, and two functions of torch's CUDA
+// libraries, are found by name in the running process.
 //
 //===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_CUDA_KERNELS_H
+#define UDFTORCH_CUDA_KERNELS_H
 
 #include "overload.h"
 #include "udfprof.h"
@@ -31,6 +32,7 @@ UDFTORCH_OLD(dlopen);
 UDFTORCH_OLD(dlsym);
 
 namespace {
+namespace cuda {
 
 //===----------------------------------------------------------------------===//
 // The driver, and torch's CUDA libraries
@@ -100,9 +102,9 @@ struct Key {
   uint64_t Length = 0;      ///< of rows, or its class
   uint64_t Inner = 0;       ///< elements between those of a row
   uint8_t Dtype = 0, Device = 0;
-  uint8_t Unaligned = 0;   ///< a bit for each tensor
-  uint8_t Size = 0;        ///< its class
-  uint32_t Generation = 0; ///< of the registration
+  uint8_t Unaligned = 0; ///< a bit for each tensor
+  uint8_t Size = 0;      ///< its class
+  uint32_t Unused = 0;   ///< no gap is compared
 
   bool operator==(const Key &Other) const {
     return !std::memcmp(this, &Other, sizeof *this);
@@ -122,8 +124,7 @@ enum Source : uint8_t { Constant, OfTensor, Count, RowLength };
 
 constexpr unsigned MostParameters = 12;
 
-/// How to launch the kernel of a kind. Entries are never freed: another thread
-/// may be about to launch one while its session closes.
+/// How to launch the kernel of a kind.
 struct Entry {
   Key For;
   Entry *Next = nullptr;
@@ -136,9 +137,14 @@ struct Entry {
   std::atomic<bool> *Ran = nullptr;
 };
 
-struct Overload : Registered<Overload, Key, c10::DispatchKey::CUDA> {
+struct Overload : Launched<Overload, Key> {
   static constexpr unsigned Buckets = 64, Most = 4096;
-  using Registered::Registered;
+  using Launched::Launched;
+  ~Overload() {
+    for (auto &Head : Table)
+      for (Entry *E = Head.load(); E;)
+        delete std::exchange(E, E->Next);
+  }
 
   std::atomic<unsigned> Entries{0};
   std::atomic<Entry *> Table[Buckets] = {};
@@ -158,12 +164,6 @@ struct Overload : Registered<Overload, Key, c10::DispatchKey::CUDA> {
                                        std::memory_order_release))
       ;
     New.release();
-  }
-  void forget() {
-    Generation.fetch_add(1);
-    for (auto &Head : Table)
-      Head.store(nullptr, std::memory_order_release);
-    Entries = 0;
   }
 };
 
@@ -260,7 +260,6 @@ bool run(Overload &O, const Driver &D, Call &C, unsigned Inputs, Tensor &Out) {
   const Tensor &X = *C.In[0];
   C.K.Dtype = static_cast<uint8_t>(X.scalar_type());
   C.K.Device = static_cast<uint8_t>(X.get_device());
-  C.K.Generation = O.Generation.load(std::memory_order_relaxed);
   if (IsCounting.load(std::memory_order_relaxed))
     C.K.Place = udfprof_place();
   const Entry *E = O.find(C.K);
@@ -425,23 +424,15 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
 // The overloads
 //===----------------------------------------------------------------------===//
 
-using Make = void (*)(Overload &);
-
 /// operators.h names the overloads, by the rows of swap/operators.
-const std::map<std::string, Make> &makers() {
-  static const std::map<std::string, Make> All = {UDFTORCH_LAUNCHED};
+const std::map<std::string, void (*)(Overload &)> &makers() {
+  using M = Makers<Elements>;
+  static const std::map<std::string, void (*)(Overload &)> All = {
+      UDFTORCH_CUDA_KERNELS};
   return All;
 }
 
-Overload &overloadOf(const char *Name) { return Overload::of(Name, makers()); }
-
-void takeOut() {
-  for (auto &[Name, O] : Overload::all()) {
-    O->Registration.reset();
-    O->forget();
-  }
-}
-
+} // namespace cuda
 } // namespace
 
 //===----------------------------------------------------------------------===//
@@ -452,46 +443,28 @@ extern "C" {
 
 /// Sets the sizes that the kernels in Python are chosen by.
 EXPORT void udfcuda_sizes(uint64_t Few, uint64_t InRegisters) {
-  FewElements = Few;
-  LongestInRegisters = InRegisters;
+  cuda::FewElements = Few;
+  cuda::LongestInRegisters = InRegisters;
 }
 
-/// Whether there are kernels for an overload here.
-EXPORT int udfcuda_knows(const char *Name) { return makers().count(Name); }
-
-/// Notes the kernel that an overload has now as the stock kernel.
-EXPORT int udfcuda_look(const char *Name, char *Message, size_t Size) {
-  return guarded(Message, Size, [&] {
-    Overload &O = overloadOf(Name);
-    O.Stock = O.current();
-  });
-}
-
-/// Registers the kernel of an overload above the one that is there.
-EXPORT int udfcuda_register(const char *Name, char *Message, size_t Size) {
-  return guarded(Message, Size, [&] {
-    Overload &O = overloadOf(Name);
-    O.forget();
-    O.registerAbove(
-        "registered by a session of pytest_udftorch, launched in C++");
-  });
-}
-
-/// Removes all that are registered.
-EXPORT int udfcuda_unregister(char *Message, size_t Size) {
-  return guarded(Message, Size, takeOut);
+/// The target of a board whose calls are launched from here, above a target in
+/// Python; null if there is none.
+EXPORT void *udfcuda_target(void *On, void *InPython) {
+  return launched(*static_cast<Board *>(On), *static_cast<Target *>(InPython),
+                  cuda::makers())
+      .release();
 }
 
 /// Whether this thread is in a kernel in Python that was called for a kind of
 /// calls that can be launched from here.
 EXPORT int udfcuda_pending() {
-  return InPython::Innermost && InPython::Innermost->K;
+  return cuda::InPython::Innermost && cuda::InPython::Innermost->K;
 }
 
 /// Leaves the kind of calls that this thread is in to Python.
 EXPORT void udfcuda_drop() {
-  if (InPython::Innermost)
-    InPython::Innermost->K = nullptr;
+  if (cuda::InPython::Innermost)
+    cuda::InPython::Innermost->K = nullptr;
 }
 
 /// Tells how the pending kind of calls is launched. Returns whether it was
@@ -500,6 +473,7 @@ EXPORT int udfcuda_publish(const void *First, void *Function, unsigned Threads,
                            unsigned Shared, uint64_t Divisor, uint64_t Factor,
                            unsigned Parameters, const uint8_t *Sources,
                            const uint64_t *Values, const char *Kernel) {
+  using namespace cuda;
   InPython *Here = InPython::pending(First);
   if (!Here || Parameters > MostParameters)
     return 0;
@@ -517,14 +491,14 @@ EXPORT int udfcuda_publish(const void *First, void *Function, unsigned Threads,
   }
   std::lock_guard<std::mutex> Guard(Lock);
   E->Ran = &Ran[Kernel];
-  if (E->For.Generation == Here->O.Generation.load() && !Here->O.find(E->For))
+  if (!Here->O.find(E->For))
     Here->O.add(std::move(E));
   Here->K = nullptr;
   return 1;
 }
 
 /// Sets whether launches count.
-EXPORT void udfcuda_counting(int On) { IsCounting = On; }
+EXPORT void udfcuda_counting(int On) { cuda::IsCounting = On; }
 
 /// Launches so far.
 EXPORT uint64_t udfcuda_launches() { return Launches; }
@@ -532,6 +506,7 @@ EXPORT uint64_t udfcuda_launches() { return Launches; }
 /// Writes the names of kernels launched since the last time, each followed by
 /// a line feed; returns the length. Forgets them if they fit.
 EXPORT size_t udfcuda_ran(char *Text, size_t Size) {
+  using cuda::Ran;
   std::lock_guard<std::mutex> Guard(Lock);
   std::string All;
   for (auto &[Name, Did] : Ran)
@@ -545,3 +520,5 @@ EXPORT size_t udfcuda_ran(char *Text, size_t Size) {
   return All.size();
 }
 }
+
+#endif

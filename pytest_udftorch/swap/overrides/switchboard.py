@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switchboard: overrides of torch's operators, registered once and switched by a pointer.
+
+For each overload and dispatch key that a session can override, a *board* (``native/switch``) is
+registered with torch's dispatcher at the first session of a process, and stays. It calls the stock
+kernel, or the *target* that the table of the open sessions has for it. A switch builds a table
+aside and exchanges one pointer; no thread waits for it. A thread that is inside of a target
+finishes with it.
+
+Targets are functions in Python, kernels in C++ above these, and kernels of other libraries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.base import compat
+from pytest_udftorch.errors import NativeError, SwapError
+from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.native.runtime import load_built
+from pytest_udftorch.swap.operators import header
+from pytest_udftorch.swap.operators.row import Pointwise
+from pytest_udftorch.swap.operators.rows import ROWS
+from pytest_udftorch.swap.overrides.schemas import has_overload
+from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
+
+#: An overload (``aten::log.out``) and a dispatch key.
+Place = tuple[str, str]
+
+#: What no row names: layers of recurrent networks, and what the contract's root also stands for.
+_OTHERS: Final = (
+    "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", "aten::sqrt.out", "aten::sqrt_",
+)  # fmt: skip
+
+#: Operators above autograd, with the key below it: torch leaves their gradients to others.
+_ABOVE_AUTOGRAD: Final[dict[Place, str]] = {
+    ("aten::mkldnn_rnn_layer", "AutogradCPU"): "CPU",
+    ("aten::_cudnn_rnn", "AutogradCUDA"): "CUDA",
+}
+
+#: The library whose operators are the contract's.
+_CONTRACT: Final = "repro"
+
+#: So many tables stay for the next session that asks for the same.
+_TABLES: Final = 32
+
+
+def places() -> list[Place]:
+    """Return every overload and dispatch key that sessions of shipped libraries override, sorted.
+
+    Operators of other libraries get their boards when they are first asked for.
+    """
+    udfs = [udf for those in find_library(_CONTRACT).operators.values() for udf in those]
+    found = {(udf.name, key) for udf in udfs for key in udf.dispatch_keys}
+    found |= {(name, "CPU") for name in _OTHERS} | {*_ABOVE_AUTOGRAD}
+    for row in ROWS:
+        whole = () if row.whole is None else (row.whole,)
+        found |= {(f"aten::{n}", "CUDA") for op in (*row.cuda, *whole) for n in op.overloads}
+        for op in (*row.cpu, *row.cuda, *whole):
+            names = op.overloads if op in row.cpu or isinstance(op, Pointwise) else ()
+            found |= {(f"aten::{n}", "CPU") for n in names if not n.startswith("_foreach_")}
+    return sorted((name, key) for name, key in found)
+
+
+def _boards(package: Path) -> Mapping[str, str]:
+    """Return the headers of the switchboard for a torch: its kernels, and the types of boards."""
+    folder = package / "include" / "ATen" / "ops"
+    included, entries = set(), []
+    for overload in sorted({name for name, _ in places()}):
+        base, _, last = overload.partition("::")[2].partition(".")
+        name = f"{base}_{last}" if last else base
+        for stem in (base, base.rstrip("_")):
+            path = folder / f"{stem}_ops.h"
+            if path.exists() and re.search(rf"struct TORCH_API {name} \{{", path.read_text()):
+                included.add(path.name)
+                entries.append(f'  BOARD("{overload}", {name})')
+                break
+    lines = [f"#include <ATen/ops/{name}>\n" for name in sorted(included)]
+    macro = " \\\n".join(("#define UDFTORCH_BOARDS(BOARD)", *entries))
+    return {"boards.h": "".join(lines) + macro + "\n", **header.kernels()}
+
+
+def _failed(version: str, message: str) -> NativeError:
+    return NativeError(
+        f"The switchboard for torch {version}, by which sessions override operators, cannot be "
+        f"compiled. The compiler says:\n{message}\n{HEADERS_NEEDED}"
+    )
+
+
+#: The switchboard as it is compiled.
+SWITCHBOARD: Final = TorchPart(
+    source="switchboard.cpp",
+    headers=(
+        "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "libstdcxx.h", "overload.h",
+        "python_kernel.h", "udfprof.h",
+    ),
+    what="the switchboard of operators",
+    failed=_failed,
+    lost="Sessions cannot override operators",
+    texts=_boards,
+    libraries=("torch_python",),
+)  # fmt: skip
+
+
+class Board:
+    """One overload at one dispatch key, whose kernel in the dispatcher is ours.
+
+    Attributes:
+        address: for the C++.
+        stock: calls the stock kernel with Python's arguments.
+    """
+
+    def __init__(self, address: int, stock: Callable[..., Any]) -> None:
+        self.address = address
+        self.stock = stock
+
+
+class Target:
+    """What a table has for a board. It is freed once nobody holds it and no thread is inside."""
+
+    def __init__(self, native: _Native, place: Place, address: int) -> None:
+        self._native = native
+        self.place = place
+        self.address = address
+
+    def __del__(self) -> None:
+        self._native.drop(None, self.address)
+
+
+class _Table:
+    """A table of targets, which lives as long as somebody holds it."""
+
+    def __init__(self, native: _Native, targets: Iterable[Target]) -> None:
+        self._native = native
+        self._targets = tuple(targets)
+        addresses = [t.address for t in self._targets]
+        self.address = native.table((ctypes.c_void_p * len(addresses))(*addresses), len(addresses))
+
+    def __del__(self) -> None:
+        self._native.drop(self.address, None)
+
+
+class _Native:
+    """Typed access to the compiled switchboard. No call gives Python's lock away."""
+
+    def __init__(self, library: Path) -> None:
+        lib = self.lib = load_built(library)
+        pointer, text = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_size_t)
+
+        def call(name: str, result: Any, *arguments: Any) -> Any:
+            return ctypes.PYFUNCTYPE(result, *arguments)((f"udfswitch_{name}", lib))
+
+        self.board = call("board", pointer, ctypes.c_char_p, ctypes.c_char_p, *text)
+        self.typed = call("typed", ctypes.c_int, ctypes.c_char_p)
+        self.python = call("python", pointer, pointer, ctypes.py_object, *text)
+        self.foreign = call("foreign", pointer, pointer, pointer)
+        self.stock = call("stock", pointer, pointer)
+        self.table = call("table", pointer, pointer, ctypes.c_size_t)
+        self.exchange = call("exchange", None, pointer)
+        self.drop = call("drop", None, pointer, pointer)
+        self.collect = call("collect", ctypes.c_size_t)
+        self.mode = call("mode", ctypes.c_int, ctypes.c_int)
+        self.mode_now = call("mode_now", ctypes.c_int)
+        self.hits = call("hits", ctypes.c_uint64)
+
+
+@functools.cache
+def native() -> _Native:
+    """Return the compiled switchboard.
+
+    Raises:
+        NativeError: it does not compile.
+        CompilerNotFoundError: no build was shipped for the installed torch, and there is no clang.
+        CacheError: the cache folder cannot be written.
+    """
+    return _Native(SWITCHBOARD.obtain())
+
+
+class Switchboard:
+    """The boards of this process; the one instance is ``switchboard``."""
+
+    def __init__(self) -> None:
+        self._boards: dict[Place, Board] = {}
+        self._active: _Table | None = None
+        self._tables: OrderedDict[object, _Table] = OrderedDict()
+        self._opened = False
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this process has boards."""
+        return bool(self._boards)
+
+    def open(self) -> None:
+        """Register the boards of the shipped libraries, once.
+
+        Raises:
+            The errors of :func:`native`.
+        """
+        if self._opened:
+            return
+        for name, key in places():
+            if has_overload(name) and compat.has_own_kernel(name, key):
+                self.board(name, key)
+        self._opened = True
+
+    def board(self, name: str, key: str) -> Board:
+        """Return the board of an overload, which may exist already.
+
+        Raises:
+            SwapError: torch has no such kernel to override.
+            The errors of :func:`native`.
+        """
+        found = self._boards.get((name, key))
+        if found is None:
+            stock = compat.stock_kernel(name, key, _ABOVE_AUTOGRAD.get((name, key), ""))
+            message = ctypes.create_string_buffer(4096)
+            address = native().board(name.encode(), key.encode(), message, len(message))
+            if not address:
+                raise SwapError(
+                    f"torch rejects a kernel for {name} at {key}: "
+                    f"{message.value.decode(errors='replace')}. Another tool may have registered "
+                    "one, or the operator has no stock kernel."
+                )
+            found = self._boards.setdefault((name, key), Board(address, stock))
+        return found
+
+    def stock(self, name: str, key: str) -> Callable[..., Any]:
+        """Return what calls the stock kernel of an overload, whatever sessions are open."""
+        return self.board(name, key).stock
+
+    def kernel(self, name: str, key: str) -> int:
+        """Return the address of the stock kernel, a ``KernelFunction``."""
+        return int(native().stock(self.board(name, key).address))
+
+    def python(self, place: Place, function: Callable[..., Any]) -> Target:
+        """Return the target that calls a function in Python, as torch would."""
+        message = ctypes.create_string_buffer(4096)
+        board = self.board(*place)
+        made = native().python(board.address, function, message, len(message))
+        if not made:
+            raise SwapError(
+                f"A kernel for {place[0]} at {place[1]} cannot be made: "
+                f"{message.value.decode(errors='replace')}."
+            )
+        return Target(native(), place, made)
+
+    def foreign(self, place: Place, kernel: int) -> Target:
+        """Return the target of a kernel in C++, given by the address of its ``KernelFunction``."""
+        return Target(native(), place, native().foreign(self.board(*place).address, kernel))
+
+    def above(self, place: Place, below: Target, make: Callable[..., Any], *given: Any) -> Target:
+        """Return the target that ``make`` puts above another one, or that other one.
+
+        Args:
+            place: of both.
+            below: a target in Python.
+            make: takes the addresses of the board and of ``below``, and ``given``; returns the
+                address of a target, or None.
+            given: further arguments of it.
+        """
+        made = make(self.board(*place).address, below.address, *given)
+        return Target(native(), place, made) if made else below
+
+    def switch(self, key: object, targets: Callable[[], Iterable[Target]]) -> None:
+        """Make a table of targets the active one.
+
+        Args:
+            key: equal for equal targets, which stay as long as it; None for no targets.
+            targets: returns them, unless a table of the key is still there.
+        """
+        if key is None:
+            if self._active is not None:
+                native().exchange(None)
+                self._active = None
+        else:
+            table = self._tables.get(key)
+            if table is None:
+                table = self._tables[key] = _Table(native(), targets())
+                while len(self._tables) > _TABLES:
+                    self._tables.popitem(last=False)
+            native().exchange(table.address)
+            self._active = table
+        if self._opened or self._boards:
+            native().collect()
+
+    def forget(self) -> None:
+        """Drop the tables that no open session uses."""
+        self._tables.clear()
+        if self._boards:
+            native().collect()
+
+
+#: The switchboard of this process.
+switchboard: Final = Switchboard()
+
+
+def stock_kernel(name: str, key: str) -> Callable[..., Any]:
+    """Return what calls the stock kernel of an overload, whatever sessions are open.
+
+    Args:
+        name: overload with its namespace: ``aten::log.out``.
+        key: dispatch key.
+    """
+    return switchboard.stock(name, key)
