@@ -8,7 +8,7 @@ import torch
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import PrivateNameError
-from pytest_udftorch.swap.compiled.follower import Follower
+from pytest_udftorch.swap.compiled.follower import Follower, active_of
 from pytest_udftorch.swap.session.session import patched
 
 
@@ -87,7 +87,7 @@ def test_a_follower_is_reset():
     before = list(sys.meta_path)
     fresh = Follower()
     fresh.serve({"a_module_that_nobody_has": lambda module, active: lambda: None})
-    fresh.follow((), ("aten::log",), wait=True)
+    fresh.follow(active_of((), ("aten::log",)), wait=True)
     assert fresh.active.operators == ("aten::log",)
     assert sys.meta_path != before
     fresh.reset()

@@ -30,9 +30,20 @@ _EAGER: Final = frozenset({"torch.cuda", "torch.library"})
 _VERSION: Final = 2
 
 
-def _active(
+def active_of(
     parts: Sequence[Part], operators: Sequence[str], composites: Sequence[Part] = ()
 ) -> Active:
+    """Return what is active.
+
+    Args:
+        parts: the functions.
+        operators: the overloads that are overridden.
+        composites: the activations that are whole functions; their operators are among
+            ``operators``.
+
+    Raises:
+        UdfError: see ``bitcode``.
+    """
     name = selection_id(parts) if parts else STOCK
     names = tuple(sorted(set(operators)))
     if names:
@@ -52,7 +63,7 @@ class Follower:
         self._undo = Undo()
         self._hook: ImportHook | None = None
         #: Whether an interrupt left the compilers half changed.
-        self._in_doubt = False
+        self.in_doubt = False
         #: Whether only eager operators follow.
         self._eager = False
 
@@ -60,29 +71,18 @@ class Follower:
         """Add the names of modules, each with the function that changes the module."""
         self._changes.update(changes)
 
-    def follow(
-        self,
-        parts: Sequence[Part],
-        operators: Sequence[str],
-        composites: Sequence[Part] = (),
-        *,
-        wait: bool,
-    ) -> None:
-        """Make the compilers use these functions; with none, restore everything.
+    def follow(self, active: Active, *, wait: bool) -> None:
+        """Make the compilers use what is active from now on; with nothing, restore everything.
 
         Args:
-            parts: the functions that are active from now on.
-            operators: the overloads that are overridden from now on.
-            composites: the activations that are whole functions from now on; their operators are
-                among ``operators``.
+            active: the functions and operators.
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
             SessionBusyError: ``wait`` is false, and this thread or another one is compiling.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
-        active = _active(parts, operators, composites)
-        if active.key == self.active.key and not self._in_doubt:
+        if active.key == self.active.key and not self.in_doubt:
             return
         frames = sys.modules.get(compat.DYNAMO_FRAMES)
         if frames is None:
@@ -127,23 +127,23 @@ class Follower:
 
     def reset(self) -> None:
         """Restore everything and remove the import hook, whatever sessions are open."""
-        self.follow((), (), wait=True)
+        self.follow(Active(), wait=True)
         if self._hook is not None:
             sys.meta_path.remove(self._hook)
             self._hook = None
 
     def _switch(self, active: Active) -> None:
         before = self.active
-        self._in_doubt = True
+        self.in_doubt = True
         try:
             self._change(active)
         except BaseException:
             self._change(before)
-            self._in_doubt = False
+            self.in_doubt = False
             raise
         if compat.DYNAMO in sys.modules and not self._eager:
             sys.modules[compat.DYNAMO].reset()
-        self._in_doubt = False
+        self.in_doubt = False
 
     def _change(self, active: Active) -> None:
         self._undo.run()

@@ -18,7 +18,7 @@ from pytest_udftorch.base.host import require_host
 from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.library.symbols import PROCESSORS, Processor, this_processor
 
-_ABI: Final = 3  # UDFRT_ABI in native/c/udfrt.h
+_ABI: Final = 4  # UDFRT_ABI in native/c/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
 _PROFILER_ABI: Final = 4  # UDFPROF_ABI in native/c/udfprof.h
 
@@ -182,6 +182,7 @@ class Runtime:
             ),
             "exchange": (ctypes.c_int, slots, size, words, words, words),
             "read": (None, slots, size, words),
+            "states": (ctypes.c_uint64, ctypes.c_char_p, size),
             "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
             "trampoline": (ctypes.c_uint64, size),
             "marker": (ctypes.c_uint64, size),
@@ -300,6 +301,28 @@ class Runtime:
             raise OSError(error, "mprotect of a relocation slot failed")
         return list(found)
 
+    def exchange_packed(self, packed: Packed) -> bool:
+        """Do what :meth:`exchange` does, as packed; tell whether all slots held as expected.
+
+        Raises:
+            OSError: a write-protected page could not be opened for writing.
+        """
+        error = self._lib.udfrt_exchange(
+            packed.slots, len(packed.slots), packed.expected, packed.desired, packed.found
+        )
+        if error:
+            raise OSError(error, "mprotect of a relocation slot failed")
+        return bytes(packed.found) == packed.whole
+
+    def states(self, paths: bytes, count: int) -> int:
+        """Return a number that changes when one of some files or folders does.
+
+        Args:
+            paths: their names, each with a zero at its end.
+            count: how many.
+        """
+        return int(self._lib.udfrt_states(paths, count))
+
     def resolve(self, slot: Slot) -> int:
         """Return the address that the loader would put into ``slot``, or 0."""
         names = (slot.object, slot.symbol, slot.version)
@@ -309,6 +332,18 @@ class Runtime:
     def cells(self) -> Cells:
         """The part of the runtime that instrumented functions count in."""
         return Cells(self._lib)
+
+
+class Packed:
+    """An exchange that is made again and again, as the native runtime takes it."""
+
+    def __init__(
+        self, slots: Sequence[Slot], expected: Sequence[int], desired: Sequence[int]
+    ) -> None:
+        array = ctypes.c_uint64 * len(slots)
+        self.slots = _pack(slots)
+        self.expected, self.desired, self.found = array(*expected), array(*desired), array()
+        self.whole = bytes(self.expected)
 
 
 class Cells:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
-from pytest_udftorch.swap.overrides.stack import Stacked
+from pytest_udftorch.swap.overrides.stack import Same, Stacked
 from pytest_udftorch.swap.overrides.switchboard import Place, Target, native, switchboard
 
 
@@ -163,19 +163,6 @@ class Kernels:
     targets: tuple[Target, ...]
 
 
-class _Same:
-    """An object as a key: equal to itself alone, and kept alive."""
-
-    def __init__(self, of: object) -> None:
-        self.of = of
-
-    def __hash__(self) -> int:
-        return id(self.of)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.of is other.of
-
-
 class Overrides(Stacked[Layer]):
     """The layers of a process's open sessions, and the kernels of their functions."""
 
@@ -223,7 +210,7 @@ class Overrides(Stacked[Layer]):
             switchboard.switch(None, tuple)
             return
         switchboard.open()
-        key = tuple(map(_Same, (*self._kernels.values(), *layers)))
+        key = tuple(map(Same, (*self._kernels.values(), *layers)))
         switchboard.switch(key, lambda: list(self._targets()))
 
 

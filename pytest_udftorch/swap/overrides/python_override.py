@@ -12,7 +12,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.errors import OperatorError, SessionStateError
 from pytest_udftorch.swap.native.runtime import runtime
 from pytest_udftorch.swap.overrides.dispatcher import Frame, Role, Spec, thread
-from pytest_udftorch.swap.overrides.schemas import schema, written_keyword
+from pytest_udftorch.swap.overrides.schemas import overload, schema, written_keyword
 from pytest_udftorch.swap.overrides.switchboard import Target, stock_kernel, switchboard
 
 # A union of types is made anew wherever it stands.
@@ -70,6 +70,7 @@ class PythonOverride:
             a.name for a in arguments if written.returns and a.alias_info and a.alias_info.is_write
         ]
         self._out = written_keyword(spec.author)
+        self._maps = torch.Tag.pointwise in overload(spec.meta).tags if spec.meta else False
         self._tensors_at = [i for i, a in enumerate(self._positional) if str(a.type) == "Tensor"]
 
     @functools.cached_property
@@ -165,6 +166,10 @@ class PythonOverride:
 
     def _like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result without its data, on the device ``meta``."""
+        if self._maps and (alike := _alike((*args, *kwargs.values()))) is not None:
+            import torch
+
+            return torch.empty_like(alike, device="meta")
         key = _layouts((*args, *kwargs.values()))
         if key is None:
             return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
@@ -233,6 +238,20 @@ def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ..
     return tuple(
         made(a) if i in places and isinstance(a, _NUMBERS) else a for i, a in enumerate(args)
     )
+
+
+def _alike(values: Sequence[Any]) -> Any:
+    """Return a tensor laid out as an operator on elements lays out its result, if one surely is.
+
+    torch's rules for that are in Python, and their first use imports its compiler.
+    """
+    import torch
+
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    first = tensors[0]
+    fits = first.is_floating_point() and not any(isinstance(v, complex) for v in values)
+    same = (first.dtype, first.shape, first.stride())
+    return first if fits and all((t.dtype, t.shape, t.stride()) == same for t in tensors) else None
 
 
 def _layouts(values: Sequence[Any]) -> Any:

@@ -16,6 +16,21 @@ from typing import Generic, TypeVar
 Layer = TypeVar("Layer")
 
 
+class Same:
+    """An object as a key: equal to itself alone, and kept alive."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: object) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.of is other.of
+
+
 class Stacked(ABC, Generic[Layer]):
     """A part of the process to which sessions add layers, and remove them in any order."""
 
@@ -32,6 +47,11 @@ class Stacked(ABC, Generic[Layer]):
     @abstractmethod
     def _apply(self) -> None:
         """Change the process to what the layers ask for. The caller holds the lock."""
+
+    @property
+    def changes(self) -> int:
+        """How often the layers were to be applied so far."""
+        return self._changes
 
     def settle(self) -> None:
         """Apply the layers until none has come or gone meanwhile. The caller holds the lock."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,8 +24,8 @@ from pytest_udftorch.swap.library.symbols import (
     Processor,
     this_processor,
 )
-from pytest_udftorch.swap.native.runtime import Runtime, Slot, runtime
-from pytest_udftorch.swap.overrides.stack import Stacked
+from pytest_udftorch.swap.native.runtime import Packed, Runtime, Slot, runtime
+from pytest_udftorch.swap.overrides.stack import Same, Stacked
 
 #: The objects whose calls are rebound; torch's bundled third-party libraries are not.
 TORCH_OBJECTS: Final = (
@@ -60,6 +61,19 @@ def known_symbols(processor: Processor) -> dict[str, Symbol]:
     return found
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What leads from some layers to others: the exchange, and the binder's tables after it."""
+
+    packed: Packed
+    ours: dict[Slot, int]
+    stock: dict[Slot, int]
+
+
+#: So many of them are remembered.
+_STEPS: Final = 256
+
+
 class Binder(Stacked[Mapping[str, int]]):
     """The slots of one process and the layers of open sessions over them.
 
@@ -90,6 +104,10 @@ class Binder(Stacked[Mapping[str, int]]):
         # Every value we stored, and whether an interrupt left the two tables above in doubt.
         self._stored: set[int] = set()
         self._in_doubt = False
+        # The layers that the slots are as now; None if that is not known. And what leads from some
+        # layers to others, for sessions that open again and again.
+        self._at: tuple[Same, ...] | None = ()
+        self._steps: OrderedDict[tuple[object, object], _Step] = OrderedDict()
 
     def symbols_of(self, function: str, dtype: str) -> list[Symbol]:
         """Return the symbols that libtorch calls for ``function``; empty if it calls none."""
@@ -131,7 +149,7 @@ class Binder(Stacked[Mapping[str, int]]):
             with self.lock:
                 self._counted.pop(owner, None)
                 if not covered():
-                    self._apply()
+                    self.settle()
 
         leaving = self.native.insisting(leave)
         before: dict[str, int] = {}
@@ -139,7 +157,7 @@ class Binder(Stacked[Mapping[str, int]]):
             with self.lock:
                 self._counted[owner] = chosen
                 if not covered():
-                    self._apply()
+                    self.settle()
                 before |= {n: self.hits(self.symbols[n]) for n in sorted(chosen)}
             yield calls
         finally:
@@ -161,7 +179,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 for index in (self._apart or ()) if apart else ():
                     self.native.marks[index] = 1
                 self._marking, self._apart = before
-                self._apply()
+                self.settle()
 
         leaving = self.native.insisting(leave)
         try:
@@ -169,7 +187,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._marking = True
                 if apart:
                     self._apart = set()
-                self._apply()
+                self.settle()
             yield
         finally:
             leaving()
@@ -243,32 +261,68 @@ class Binder(Stacked[Mapping[str, int]]):
         return address
 
     def _apply(self) -> None:
+        plain = not self._counted and not self._marking
+        to = tuple(Same(layer) for _, layer in self._layers) if plain else None
+        before, self._at = self._at, None
+        if self._in_doubt or before is None or to is None:
+            self._change(to, None)
+        elif before == to:
+            self._at = to
+        elif (step := self._steps.get((before, to))) is not None:
+            self._in_doubt = True
+            if self.native.exchange_packed(step.packed):
+                self._ours, self._stock = step.ours, step.stock
+                self._in_doubt, self._at = False, to
+            else:
+                self._change(to, None)
+        else:
+            self._change(to, before)
+
+    def _change(self, to: tuple[Same, ...] | None, known: tuple[Same, ...] | None) -> None:
+        """Change the slots to what is wanted.
+
+        Args:
+            to: the layers, if they alone decide that.
+            known: the layers that the slots are as now, if the change is to be remembered.
+        """
+        changes = self._changes
         wanted = self._wanted()
         if self._in_doubt:
             self._look()
-        change = [s for s in self.slots if wanted.get(s, 0) != self._ours.get(s, 0)]
-        if not change:
-            return
+        ours, stock = dict(self._ours), dict(self._stock)
+        change = [s for s in self.slots if wanted.get(s, 0) != ours.get(s, 0)]
         now = self.native.read(change)
         expected = []
         for slot, value in zip(change, now, strict=True):
-            if slot not in self._ours:
-                self._stock[slot] = value
-            expected.append(self._ours.get(slot, value))
-        desired = [wanted.get(slot) or self._stock[slot] for slot in change]
+            if slot not in ours:
+                stock[slot] = value
+            expected.append(ours.get(slot, value))
+        desired = [wanted.get(slot) or stock[slot] for slot in change]
         self._stored.update(wanted.values())
         self._in_doubt = True
+        self._stock = dict(stock)
         found = self.native.exchange(change, expected, desired)
         foreign = []
         for slot, value, before in zip(change, found, expected, strict=True):
-            if value != before and self._rebind_changed(slot, value, wanted.get(slot)):
-                foreign.append(slot)
             if slot in wanted:
-                self._ours[slot] = wanted[slot]
+                ours[slot] = wanted[slot]
             else:
-                self._ours.pop(slot, None)
-                self._stock.pop(slot, None)
-        self._in_doubt = False
+                ours.pop(slot, None)
+                stock.pop(slot, None)
+            if changes != self._changes:
+                return  # another switch came in between: it all begins anew, in doubt
+            if value != before and self._rebind_changed(slot, value, wanted.get(slot), stock):
+                foreign.append(slot)
+        self._ours, self._stock, self._in_doubt = ours, stock, False
+        if changes != self._changes:
+            self._in_doubt = True
+            return
+        if found == expected:
+            self._at = to
+            if known is not None and to is not None:
+                self._steps[known, to] = _Step(Packed(change, expected, desired), ours, stock)
+                while len(self._steps) > _STEPS:
+                    self._steps.popitem(last=False)
         if foreign:
             names = ", ".join(sorted({s.symbol for s in foreign}))
             raise RestoreError(
@@ -279,6 +333,7 @@ class Binder(Stacked[Mapping[str, int]]):
 
     def _look(self) -> None:
         """Find out from the slots what an interrupted change did."""
+        self._ours, self._stock = dict(self._ours), dict(self._stock)
         for slot, value in zip(self.slots, self.native.read(self.slots), strict=True):
             if value in self._stored:
                 self._ours[slot] = value
@@ -287,7 +342,9 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._ours.pop(slot, None)
                 self._stock.pop(slot, None)
 
-    def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
+    def _rebind_changed(
+        self, slot: Slot, value: int, wanted: int | None, stock: dict[Slot, int]
+    ) -> bool:
         """Handle a slot that no longer holds what we left there; tell whether it is foreign.
 
         The only legitimate cause is the loader's lazy binding, which stores the stock function
@@ -295,8 +352,8 @@ class Binder(Stacked[Mapping[str, int]]):
         """
         if value != self.native.resolve(slot):
             return True
-        self._stock[slot] = value
         if wanted:
+            stock[slot] = value
             self.native.exchange([slot], [value], [wanted])
         return False
 

@@ -16,8 +16,9 @@ import contextlib
 import functools
 import inspect
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
@@ -26,7 +27,7 @@ from pytest_udftorch.base.compat import torch_summary
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.compiled import dynamo, inductor, optimizers
 from pytest_udftorch.swap.compiled import triton as triton_kernels
-from pytest_udftorch.swap.compiled.follower import follower
+from pytest_udftorch.swap.compiled.follower import active_of, follower
 from pytest_udftorch.swap.contract import outside
 from pytest_udftorch.swap.cpu import composites as whole_operators
 from pytest_udftorch.swap.cpu import operators as cpu_operators
@@ -45,11 +46,15 @@ from pytest_udftorch.swap.overrides import (
     operator_udfs,
     schemas,
 )
+from pytest_udftorch.swap.overrides.active import Active
+from pytest_udftorch.swap.overrides.stack import Same
 from pytest_udftorch.swap.session import ranks as process_group
 from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, slot_name
 from pytest_udftorch.swap.session.exclusive import gate
+from pytest_udftorch.swap.toolchain import wheel_builds
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
+from pytest_udftorch.swap.toolchain.file_states import files_state
 from pytest_udftorch.swap.toolchain.selection import Part, cuda_forms
 from pytest_udftorch.swap.toolchain.shared_library import Build, build_library
 
@@ -71,6 +76,41 @@ _RUNS_LATER: Final = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
+
+
+@dataclass(eq=False)
+class _Plan:
+    """What sessions of one selection bind: made by the first, and used again by the next.
+
+    Attributes:
+        layer: see ``Session._layer``.
+        operators: see ``Session._operator_layer``.
+        build: see :class:`Session`.
+        composite_build: likewise.
+        prepared: the overrides.
+        reached: see :class:`Session`; what the first session verified. torch's way to a function
+            does not change while a process runs.
+        verified: whether a session of the plan has been open.
+    """
+
+    layer: dict[str, int]
+    operators: dispatcher.Layer
+    build: Build | None
+    composite_build: Build | None
+    prepared: operator_udfs.Prepared
+    reached: dict[str, dict[str, int]] = field(default_factory=dict)
+    verified: bool = False
+
+
+#: What sessions may use again, the latest last; and how many.
+_plans: Final[OrderedDict[tuple[object, ...], _Plan]] = OrderedDict()
+_PLANS: Final = 64
+
+#: What decides, besides files, which build a session gets.
+_PLACES: Final = (
+    "UDFTORCH_CLANG", "UDFTORCH_CPU_LEVEL", "UDFTORCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME",
+    wheel_builds.VARIABLE, *(f"UDFTORCH_{device}_LAUNCH" for device in ("CPU", "CUDA")),
+)  # fmt: skip
 
 
 class Session(Result):
@@ -118,6 +158,7 @@ class Session(Result):
         self.cuda_form = cuda_form
         self._every_operator = names is None
         self._prepared = operator_udfs.Prepared()
+        self._used: _Plan | None = None
         self._cpu_level = cpu_level
         self._state: Literal["new", "open", "closed"] = "new"
         self._profiling = profiling
@@ -207,21 +248,26 @@ class Session(Result):
             try:
                 self._check_profile_is_free()
                 # What compiles comes first: threads must not wait for it.
-                layer, operators = self._layer(bound), self._operator_layer()
+                plan = self._plan(bound)
                 if self._exclusive:
                     gate.join(self)
                 gate.close(bound.lock, "Nothing was changed.")
                 self._check_profile_is_free()
-                bound.push(self, layer)
-                self._verify(bound)
-                dispatcher.overrides.push(self, operators)
-                self.reached |= operator_canary.verify(self._prepared.overrides)
+                bound.push(self, plan.layer)
+                if not plan.verified:
+                    self._verify(bound)
+                dispatcher.overrides.push(self, plan.operators)
+                if not plan.verified:
+                    self.reached |= operator_canary.verify(self._prepared.overrides)
                 if self._profiling is not None:
                     self._collect(bound, self._profiling)
                 self._state = "open"
                 gate.open()
                 _compilers_follow(bound, wait=False)
-                self._verify_composites()
+                if not plan.verified:
+                    self._verify_composites()
+                    plan.reached, plan.verified = self.reached, True
+                self.reached = {name: dict(calls) for name, calls in plan.reached.items()}
                 _watch_process_group(bound)
             except BaseException:
                 restoring()
@@ -369,6 +415,28 @@ class Session(Result):
         if self.library.stock:
             return list(DTYPES)
         return [d for d in DTYPES if (function, d) in self.library.functions]
+
+    def _plan(self, bound: Binder) -> _Plan:
+        """Return what to bind. A profiled session makes it anew: it counts in places of its own."""
+        libraries = [self.library]
+        if self.composites and self._composite_library is not self.library:
+            libraries.append(self._composite_library)
+        key = (
+            *map(Same, libraries), *map(files_state, libraries), self.functions, self.composites,
+            self.operators, self._every_operator, self._cpu_level, *map(os.environ.get, _PLACES),
+        )  # fmt: skip
+        plan = None if self._profiling is not None else _plans.get(key)
+        if plan is None:
+            layer, operators = self._layer(bound), self._operator_layer()
+            plan = _Plan(layer, operators, self.build, self.composite_build, self._prepared)
+            if self._profiling is None:
+                _plans[key] = plan
+                while len(_plans) > _PLANS:
+                    _plans.popitem(last=False)
+        self.build, self.composite_build = plan.build, plan.composite_build
+        self._prepared = plan.prepared
+        self._used = plan
+        return plan
 
     def _layer(self, bound: Binder) -> dict[str, int]:
         """Return symbol -> address for every symbol of the session's functions."""
@@ -525,22 +593,42 @@ class Session(Result):
 
 
 def _compilers_follow(bound: Binder, *, wait: bool) -> None:
-    """Let compilers use the functions that the open sessions ask for."""
+    """Let compilers and eager operators use the functions that the open sessions ask for."""
+    while True:
+        before = bound.changes
+        sessions = [o for o in bound.owners() if isinstance(o, Session) and o.is_open]
+        key = tuple((Same(s._used), s.cuda_form, s.library.stock) for s in sessions)
+        active = _actives.get(key)
+        if active is None:
+            active = _actives[key] = _active_of(sessions)
+            while len(_actives) > _PLANS:
+                _actives.popitem(last=False)
+        follower.follow(active, wait=wait)
+        if before == bound.changes:
+            return
+        follower.in_doubt = True  # a session came or went in between
+
+
+#: Plans of open sessions, with what decides on GPUs -> what is active.
+_actives: Final[OrderedDict[object, Active]] = OrderedDict()
+
+
+def _active_of(sessions: Sequence[Session]) -> Active:
+    """Return what sessions ask of compilers and eager operators; the last is the uppermost."""
     chosen: dict[tuple[str, str], Session] = {}
     whole: dict[str, Build] = {}
-    for owner in bound.owners():
-        if isinstance(owner, Session) and owner.is_open:
-            chosen.update(dict.fromkeys(owner._keys(), owner))
-            if owner.library.stock and owner.wants_every_function:
-                whole.clear()
-            if owner.composite_build is not None:
-                whole.update(dict.fromkeys(owner.composites, owner.composite_build))
+    for owner in sessions:
+        chosen.update(dict.fromkeys(owner._keys(), owner))
+        if owner.library.stock and owner.wants_every_function:
+            whole.clear()
+        if owner.composite_build is not None:
+            whole.update(dict.fromkeys(owner.composites, owner.composite_build))
     parts: dict[tuple[str, str], tuple[Build, list[tuple[str, str]]]] = {}
     for key in sorted(chosen):
         build, form = chosen[key].build, chosen[key].cuda_form
         if build is not None:
             parts.setdefault((build.build_id, form), (build, []))[1].append(key)
-    follower.follow(
+    return active_of(
         [Part(build, tuple(keys), form) for (_, form), (build, keys) in sorted(parts.items())],
         [
             *_uncomputed(),
@@ -548,7 +636,6 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
             *cpu_operators.left_by_compilers({n for _, keys in parts.values() for n, _ in keys}),
         ],
         _composite_parts(whole),
-        wait=wait,
     )
 
 

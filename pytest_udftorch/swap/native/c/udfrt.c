@@ -405,9 +405,30 @@ uint64_t udfrt_resolve(const char *object, const char *name,
 // Exchanging slots
 //===----------------------------------------------------------------------===//
 
-static int protect(uint64_t Address, int Protection) {
+/// Pages that the loader has write-protected, from one address to another.
+struct Pages {
+  uint64_t Slot, Start, End;
+};
+
+static int findPages(struct dl_phdr_info *Info, size_t Size, void *Data) {
+  (void)Size;
+  struct Pages *Found = Data;
   uint64_t Page = (uint64_t)sysconf(_SC_PAGESIZE);
-  return mprotect((void *)(uintptr_t)(Address & ~(Page - 1)), Page, Protection)
+  for (int I = 0; I < Info->dlpi_phnum; ++I) {
+    const ElfW(Phdr) *P = &Info->dlpi_phdr[I];
+    uint64_t Start = Info->dlpi_addr + P->p_vaddr, End = Start + P->p_memsz;
+    if (P->p_type != PT_GNU_RELRO || Found->Slot < Start || Found->Slot >= End)
+      continue;
+    Found->Start = Start & ~(Page - 1);
+    Found->End = End & ~(Page - 1);
+    return 1;
+  }
+  return 0;
+}
+
+static int protect(const struct Pages *P, int Protection) {
+  return P->End > P->Start && mprotect((void *)(uintptr_t)P->Start,
+                                       P->End - P->Start, Protection)
              ? errno
              : 0;
 }
@@ -416,27 +437,53 @@ int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
                    const uint64_t *expected, const uint64_t *desired,
                    uint64_t *found) {
   int Result = 0;
+  struct Pages Open = {0, 0, 0}; // of one object, for all of its slots in a row
   for (size_t I = 0; I < count; ++I) {
     // A slot is an aligned 8-byte word that other threads may be calling
     // through. With one atomic exchange, they see the old or the new function.
     uint64_t *Word = (uint64_t *)(uintptr_t)slots[I].address;
-    if (slots[I].relro) {
-      int Error = protect(slots[I].address, PROT_READ | PROT_WRITE);
-      if (Error) {
+    if (slots[I].relro &&
+        (slots[I].address < Open.Start || slots[I].address >= Open.End)) {
+      int Error = protect(&Open, PROT_READ);
+      Result = Error ? Error : Result;
+      Open = (struct Pages){slots[I].address, 0, 0};
+      dl_iterate_phdr(findPages, &Open);
+      Error = protect(&Open, PROT_READ | PROT_WRITE);
+      if (Error || Open.End == Open.Start) {
         found[I] = __atomic_load_n(Word, __ATOMIC_ACQUIRE);
-        Result = Error;
+        Result = Error ? Error : EFAULT;
+        Open.End = Open.Start;
         continue;
       }
     }
     found[I] = expected[I];
     __atomic_compare_exchange_n(Word, &found[I], desired[I], 0,
                                 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-    if (slots[I].relro) {
-      int Error = protect(slots[I].address, PROT_READ);
-      Result = Error ? Error : Result;
-    }
   }
-  return Result;
+  int Error = protect(&Open, PROT_READ);
+  return Error ? Error : Result;
+}
+
+uint64_t udfrt_states(const char *paths, size_t count) {
+  uint64_t Hash = 0xcbf29ce484222325u; // FNV-1a, by words
+  for (size_t I = 0; I < count; ++I) {
+    struct stat Found;
+    uint64_t Words[6] = {1};
+    if (!stat(paths, &Found)) {
+      Words[0] = (uint64_t)Found.st_size;
+      Words[1] = (uint64_t)Found.st_mtim.tv_sec;
+      Words[2] = (uint64_t)Found.st_mtim.tv_nsec;
+      Words[3] = (uint64_t)Found.st_ctim.tv_sec;
+      Words[4] = (uint64_t)Found.st_ctim.tv_nsec;
+      Words[5] = (uint64_t)Found.st_ino;
+    }
+    for (size_t J = 0; J < 6; ++J) {
+      Hash = (Hash ^ Words[J]) * 0x100000001b3u;
+      Hash ^= Hash >> 32;
+    }
+    paths += strlen(paths) + 1;
+  }
+  return Hash;
 }
 
 void udfrt_insist(const struct udfrt_python *python, void *step, int tries) {

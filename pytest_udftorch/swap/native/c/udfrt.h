@@ -18,7 +18,7 @@
 
 /// native/runtime.py reads the layout below, and checks its ABI
 /// number when it loads the library.
-#define UDFRT_ABI 3
+#define UDFRT_ABI 4
 
 /// Room for every symbol of pytest_udftorch/swap/library/symbols.py;
 /// trampolines.S emits this many.
@@ -65,6 +65,11 @@ UDFRT_EXPORT long udfrt_find_in_file(const char *path,
 UDFRT_EXPORT int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
                                 const uint64_t *expected,
                                 const uint64_t *desired, uint64_t *found);
+
+/// A number that changes when one of count files or folders does: its size, its
+/// times, its inode, or whether it is there. paths holds their names, each with
+/// a zero at its end.
+UDFRT_EXPORT uint64_t udfrt_states(const char *paths, size_t count);
 
 /// Reads the slots.
 UDFRT_EXPORT void udfrt_read(const struct udfrt_slot *slots, size_t count,
