@@ -33,9 +33,14 @@ from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 #: An overload (``aten::log.out``) and a dispatch key.
 Place = tuple[str, str]
 
-#: What no row names: layers of recurrent networks, and what the contract's root also stands for.
+#: What is overridden on the CPU, too, and does not map elements there; and what the contract's root
+#: also stands for.
 _OTHERS: Final = (
-    "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", "aten::sqrt.out", "aten::sqrt_",
+    "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+    "aten::log_sigmoid_forward", "aten::log_sigmoid_forward.output",
+    *(f"aten::normal.{name}{out}" for name in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
+      for out in ("", "_out")),
+    "aten::sqrt.out", "aten::sqrt_",
 )  # fmt: skip
 
 #: Operators above autograd, with the key below it: torch leaves their gradients to others.
