@@ -50,7 +50,7 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, compile_job
 _FLAGS: Final = (
     "--driver-mode=g++", "-std=c++20", *VALUE_FLAGS, "-Wall", "-shared", "-Wl,--no-undefined",
 )  # fmt: skip
-_HEADERS: Final = ("udf_operator.h", "udfprof.h")
+_HEADERS: Final = ("udf_operator.h", "kernel_of.h", "udfprof.h")
 _SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
 _SHIM: Final = "udf_shim.cpp"
 

@@ -102,8 +102,8 @@ def _failed(version: str, message: str) -> NativeError:
 SWITCHBOARD: Final = TorchPart(
     source="switchboard.cpp",
     headers=(
-        "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "libstdcxx.h", "overload.h",
-        "python_kernel.h", "udfprof.h",
+        "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "kernel_of.h", "libstdcxx.h",
+        "overload.h", "python_kernel.h", "udfprof.h",
     ),
     what="the switchboard of operators",
     failed=_failed,
