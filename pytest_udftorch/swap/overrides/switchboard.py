@@ -44,7 +44,7 @@ _ALSO_ON_CPU: Final = (
 #: What kernels of GPUs call the stock kernels of.
 _CALLED_ON_CUDA: Final = ("aten::special_i0e", "aten::special_i1e")
 
-#: Operators of the contract whose function has the type of an ``out=`` overload, and stands for all.
+#: Operators of the contract whose function has the type of an ``out=`` overload: it stands for all.
 _IN_ALL_FORMS: Final = ("aten::sqrt", "aten::addcmul", "aten::addcdiv")
 _FORMS: Final = ("_", ".out")
 
