@@ -62,7 +62,8 @@ def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 
 
 def dot(self: Any, tensor: Any) -> Any:
     """Return the product of two vectors."""
-    if self.dim() != 1 or self.shape != tensor.shape:
+    # Zeros of a derivative in forward mode have no memory.
+    if self.dim() != 1 or self.shape != tensor.shape or not self.data_ptr() * tensor.data_ptr():
         return stock(self, tensor)
     return contract().mm(self[None], tensor[:, None]).reshape(())
 
