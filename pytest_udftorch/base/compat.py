@@ -152,6 +152,33 @@ _NODE: Final = PrivateName(
 _NODE_NUMBER: Final = PrivateName(
     "torch.autograd.graph.Node", "_sequence_nr", "to know which layer a gradient belongs to"
 )
+_TRACING: Final = PrivateName(
+    "torch._C", "_get_tracing_state", "to leave a trace to the operators that torch records"
+)
+_BACKEND: Final = PrivateName(
+    "torch._C", "_select_conv_backend", "to lay out a convolution as torch does"
+)
+_BACKEND_FORMAT: Final = PrivateName(
+    "torch._C", "_conv_determine_backend_memory_format", "to lay out a convolution as torch does"
+)
+
+
+def is_traced() -> bool:
+    """Tell whether ``torch.jit.trace`` records what this thread calls."""
+    return _TRACING.get()() is not None
+
+
+def convolution_format(input: Any, weight: Any, *rest: Any) -> Any:
+    """Return the format of memory in which torch's kernel gives the result of a convolution.
+
+    Args:
+        input: as ``aten::convolution`` takes it.
+        weight: likewise.
+        rest: the arguments after these.
+    """
+    bias, *how = rest
+    backend = _BACKEND.get()(input, weight, bias, *how, None)
+    return _BACKEND_FORMAT.get()(input, weight, backend)
 
 
 def operator_names() -> list[str]:
@@ -547,7 +574,10 @@ def route_libdevice(kind: Any) -> None:
     _ROUTING.of(kind)()
 
 
-_AOT_BACKEND: Final = PrivateName(
+_AOT_TRACING: Final = PrivateName(
+    "torch._C", "_get_tracing_state", "to leave a trace to the operators that torch records"
+)
+_BACKEND: Final = PrivateName(
     "torch._dynamo.backends.common", "aot_autograd", "to rewrite graphs of ATen operators"
 )
 _BOXED: Final = PrivateName(

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pytest_udftorch.swap.contract.layouts import spreads
+from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
-from pytest_udftorch.swap.contract.products import batch_product
 from pytest_udftorch.swap.contract.sums import over
 
 
-def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
-    """Tell whether a call has results, and no dropout inside of it."""
+def taken(query: Any, key: Any, value: Any, dropout_p: float, mask: Any = None) -> bool:
+    """Tell whether a call has results, no dropout inside of it, and a mask that fits."""
     return bool(
         not dropout_p
         and query.dim() == key.dim() == value.dim() == 4
@@ -22,6 +23,13 @@ def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
         and key.shape[1:] == value.shape[1:]
         and query.shape[1] % key.shape[1] == 0
         and query.shape[3] == key.shape[3]
+        and (
+            mask is None
+            or (
+                mask.dim() in (2, 4)
+                and spreads(mask.shape, (*query.shape[:3], key.shape[2]))
+            )
+        )
     )
 
 
@@ -31,7 +39,7 @@ def _shared(x: Any, heads: int) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    found = batch_product(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
+    found = contract().products(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
     return found.view(*a.shape[:-1], b.shape[-1])
 
 
@@ -71,7 +79,7 @@ def attention(
     """Return the attended values, and the logarithms of the sums of exponentials."""
     import torch
 
-    if not taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p, attn_mask):
         return stock(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     heads = query.shape[1]
     scores = _scores(query, _shared(key, heads), is_causal, attn_mask, scale)[0]
@@ -86,7 +94,7 @@ def attention_backward(  # noqa: PLR0913
     is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
-    if not taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p, attn_mask):
         return stock(
             grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
             attn_mask=attn_mask, scale=scale,

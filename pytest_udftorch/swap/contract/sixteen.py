@@ -21,6 +21,7 @@ NAMES: Final = ("torch.bfloat16", "torch.float16")
 _MIXED: Final = frozenset(
     {
         "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
+        "batch_norm_in_evaluation",
         "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
     }
 )  # fmt: skip
@@ -63,7 +64,7 @@ def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
             return narrow, *(_parameters(args[2:4], narrow),) * 2
         case "group_norm" | "batch_norm_alone":
             return narrow, *(_parameters(args[1:3], narrow),) * 2
-        case "batch_norm":
+        case "batch_norm" | "batch_norm_in_evaluation":
             return narrow, *(_parameters(args[1:5], narrow),) * 2
         case "layer_norm_backward":
             return narrow, *(_like(args[5], narrow),) * 2
@@ -139,7 +140,10 @@ def _between(
     asked = named.pop("dtype", None)
     if asked is torch.float32 or "dtype" in kwargs:
         named["dtype"] = None if asked is narrow else asked
-    found = function(*wide, **named)
+    try:
+        found = function(*wide, **named)
+    except (IndexError, RuntimeError):
+        return declined(*args, **kwargs)  # which has the words for these dtypes
     if (out := _OUT.get(name)) is not None:
         written = kwargs[out]
         if written is not named[out]:
