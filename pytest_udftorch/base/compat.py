@@ -155,17 +155,22 @@ _NODE_NUMBER: Final = PrivateName(
 _TRACING: Final = PrivateName(
     "torch._C", "_get_tracing_state", "to leave a trace to the operators that torch records"
 )
-_BACKEND: Final = PrivateName(
+_CONVOLUTION: Final = PrivateName(
     "torch._C", "_select_conv_backend", "to lay out a convolution as torch does"
 )
-_BACKEND_FORMAT: Final = PrivateName(
+_CONVOLUTION_FORMAT: Final = PrivateName(
     "torch._C", "_conv_determine_backend_memory_format", "to lay out a convolution as torch does"
 )
 
 
 def is_traced() -> bool:
     """Tell whether ``torch.jit.trace`` records what this thread calls."""
-    return _TRACING.get()() is not None
+    return _tracing()() is not None
+
+
+@functools.cache
+def _tracing() -> Any:
+    return _TRACING.get()
 
 
 def convolution_format(input: Any, weight: Any, *rest: Any) -> Any:
@@ -177,8 +182,8 @@ def convolution_format(input: Any, weight: Any, *rest: Any) -> Any:
         rest: the arguments after these.
     """
     bias, *how = rest
-    backend = _BACKEND.get()(input, weight, bias, *how, None)
-    return _BACKEND_FORMAT.get()(input, weight, backend)
+    backend = _CONVOLUTION.get()(input, weight, bias, *how, None)
+    return _CONVOLUTION_FORMAT.get()(input, weight, backend)
 
 
 def operator_names() -> list[str]:
@@ -574,10 +579,7 @@ def route_libdevice(kind: Any) -> None:
     _ROUTING.of(kind)()
 
 
-_AOT_TRACING: Final = PrivateName(
-    "torch._C", "_get_tracing_state", "to leave a trace to the operators that torch records"
-)
-_BACKEND: Final = PrivateName(
+_AOT_BACKEND: Final = PrivateName(
     "torch._dynamo.backends.common", "aot_autograd", "to rewrite graphs of ATen operators"
 )
 _BOXED: Final = PrivateName(
