@@ -206,15 +206,16 @@ def dispatch_keys() -> frozenset[str]:
     return frozenset(_KEY.get().__members__)
 
 
-def stock_kernel(name: str, key: str, below: str = "") -> Any:
+def stock_kernel(name: str, key: str, *below: str) -> Any:
     """Return a callable for the kernel that an overload has at a dispatch key now.
 
-    A kernel of autograd also needs the key ``below``, to which it goes on.
+    A kernel of autograd also needs the keys ``below``, of which it goes on to the highest: that of
+    modes is ``Python``.
     """
     torch = import_torch()
     keys = _KEY_SET.get()(getattr(_KEY.get(), key))
-    if below:
-        keys = keys | _KEY_SET.get()(getattr(_KEY.get(), below))
+    for other in below:
+        keys = keys | _KEY_SET.get()(getattr(_KEY.get(), other))
     return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
 
 
@@ -248,9 +249,14 @@ def dispatch_mode() -> Any:
     return _DISPATCH_MODE.get()
 
 
-def is_followed() -> bool:
-    """Tell whether ``torch.func`` or a mode of the dispatcher follows this thread's operators."""
-    return bool(_TRANSFORMS.get()() or _MODES.get()())
+def is_transformed() -> bool:
+    """Tell whether ``torch.func`` follows this thread's operators."""
+    return bool(_TRANSFORMS.get()())
+
+
+def is_in_mode() -> bool:
+    """Tell whether a mode of the dispatcher follows this thread's operators."""
+    return bool(_MODES.get()())
 
 
 def packet(overload: Any) -> Any:
