@@ -114,4 +114,9 @@ def _gathered(gradient: Any, like: Any) -> Any:
     """Add up what heads that shared one head give it; the layout is the stock kernel's."""
     if gradient.shape != like.shape:
         gradient = over(gradient.unflatten(1, (like.shape[1], -1)), [2])
-    return gradient.transpose(1, 2).contiguous().transpose(1, 2)
+    return by_positions(gradient)
+
+
+def by_positions(x: Any) -> Any:
+    """Lay heads out beside each other, for each position."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)

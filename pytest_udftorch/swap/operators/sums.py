@@ -95,7 +95,7 @@ _NORMS: Final = (
         uncompiled="_native_batch_norm_legit_functional"),
     row("cudnn_batch_norm", _REDUCES, contract=OWN_ON_GPUS_IN_FLOAT32, workspace=3,
         writes_statistics=True),
-    row("cudnn_batch_norm_backward", _REDUCES, contract=OWN_ON_GPUS_IN_FLOAT32),
+    row("cudnn_batch_norm_backward", _REDUCES, contract=OWN_ON_GPUS_IN_FLOAT32, mislaid=True),
     row("_batch_norm_with_update", _REDUCES, workspace=3),
     row("batch_norm_backward", _REDUCES),
     row("_fused_rms_norm", _REDUCES, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
