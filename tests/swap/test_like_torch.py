@@ -107,7 +107,7 @@ def unlike(cases: list[Case], ours: Results, theirs: Results) -> list[str]:
             continue
         # What a mistake gives says nothing, if torch takes it at all.
         numbers = case.sample is not None and not case.draws and not form.startswith("with ")
-        how = differences(one, stocks, case.dtype if numbers else None)
+        how = differences(one, stocks, case.dtype if numbers else None, curved="over" in form)
         if how and one.seen == stocks.seen:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -50,9 +50,10 @@ def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
         sizes = before.numel(), size, behind.numel()
         return contract().spans(x, sizes, (*before, *ones, *behind))
     kept = [s for d, s in enumerate(shape) if d not in chosen]
+    size = math.prod(shape[d] for d in chosen)
     if chosen:
         order = [*(d for d in range(rank) if d not in chosen), *chosen]
-        y = contract().sums(x.permute(order).reshape(math.prod(kept), -1), 1)
+        y = contract().sums(x.permute(order).reshape(math.prod(kept), size), 1)
     else:
         y = x.clone()
     return y.view([1 if d in chosen else s for d, s in enumerate(shape)] if keep else kept)
