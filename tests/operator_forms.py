@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +80,13 @@ def _copied(sample: Any, *, requires_grad: bool = False) -> tuple[Any, tuple[Any
             return value
         fresh = value.detach()
         if value.layout is torch.strided:
-            fresh = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device=value.device
-            ).copy_(fresh) if value.numel() and 0 not in value.stride() else fresh.clone()
+            fresh = (
+                torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device=value.device
+                ).copy_(fresh)
+                if value.numel() and 0 not in value.stride()
+                else fresh.clone()
+            )
         return fresh.requires_grad_(requires_grad and value.requires_grad)
 
     return tree.tree_map(copy, (sample.input, tuple(sample.args), dict(sample.kwargs)))
@@ -175,7 +179,8 @@ def _wrong(values: Any) -> Iterator[tuple[str, Any]]:
             others.append(("of double precision", value.double()))
             others.append(("of integers", value.long()))
         for what, other in others:
-            yield f"argument {at} {what}", rebuilt.unflatten([*leaves[:at], other, *leaves[at + 1 :]])
+            changed = [*leaves[:at], other, *leaves[at + 1 :]]
+            yield f"argument {at} {what}", rebuilt.unflatten(changed)
 
 
 def _outs(like: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -196,14 +201,8 @@ def _is_strided(sample: Any) -> bool:
     return plain and isinstance(sample.input, torch.Tensor) and sample.input.dim() > 0
 
 
-def forms(op: Any, sample: Any, *, every: bool = False) -> Iterator[tuple[str, Outcome]]:
-    """Call an operator in each form that the database says it has.
-
-    Args:
-        op: the operator.
-        sample: its arguments.
-        every: those that take long, too.
-    """
+def forms(op: Any, sample: Any) -> Iterator[tuple[str, Outcome]]:
+    """Call an operator in each form that the database says it has."""
     first, args, kwargs = _copied(sample)
     plain = outcome(lambda: op(first, *args, **kwargs))
     yield "plain", plain
@@ -220,10 +219,10 @@ def forms(op: Any, sample: Any, *, every: bool = False) -> Iterator[tuple[str, O
     if op.supports_out and _is_strided(sample) and len(plain.tensors) == 1:
         for name, out in _outs(plain.tensors[0]):
             yield name, outcome(lambda out=out: op(first, *args, **kwargs, out=out))  # type: ignore[misc]
-    if not isinstance(first, torch.Tensor) or not every and not floats:
+    if not floats:
         return
     yield "vmap", outcome(lambda: mapped(op, sample))
-    if op.supports_fwgrad_bwgrad and floats:
+    if op.supports_fwgrad_bwgrad:
         yield "forward over reverse", outcome(lambda: forward_over_reverse(op, sample))
 
 

@@ -197,7 +197,7 @@ def wordy(self, mat2):
 @pytest.mark.parametrize(
     ("library", "said"),
     [
-        (turned, "bmm torch.float32, plain: "), (off, "e-03 apart"),
+        (turned, "bmm torch.float32, plain: "), (off, " apart"),
         (silent, "and not ('RuntimeError', 'Expected size"), (wordy, "These do not fit."),
     ],
 )  # fmt: skip
@@ -248,7 +248,7 @@ def on_gpus():
 
 @pytest.mark.parametrize("name", on_gpus())
 def test_operators_of_gpus_alone_have_the_layouts_that_compilers_expect(name):
-    """Their functions run on the CPU, too; torch's rule for the device ``meta`` is the compilers'."""
+    """Their functions run on the CPU, too. Compilers ask torch's rule for the device ``meta``."""
 
     def to_meta(value):
         if not isinstance(value, torch.Tensor):

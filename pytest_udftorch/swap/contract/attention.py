@@ -25,10 +25,7 @@ def taken(query: Any, key: Any, value: Any, dropout_p: float, mask: Any = None) 
         and query.shape[3] == key.shape[3]
         and (
             mask is None
-            or (
-                mask.dim() in (2, 4)
-                and spreads(mask.shape, (*query.shape[:3], key.shape[2]))
-            )
+            or (mask.dim() in (2, 4) and spreads(mask.shape, (*query.shape[:3], key.shape[2])))
         )
     )
 

@@ -293,8 +293,6 @@ def group_norm(
     input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
     """Return normalized groups, their means and reciprocal deviations."""
-    import torch
-
     if not _in_groups(input, N, C, HxW, group) or not fit(input, weight, bias):
         return stock(input, weight, bias, N, C, HxW, group, eps)
     x = input.reshape(N * group, -1)
@@ -315,8 +313,6 @@ def group_norm_backward(  # noqa: PLR0913 - torch's signature
     group: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
-    import torch
-
     groups = _in_groups(input, N, C, HxW, group) and grad_out.shape == input.shape
     if not groups or not fit(input, weight):
         return stock(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
@@ -330,9 +326,7 @@ def group_norm_backward(  # noqa: PLR0913 - torch's signature
         scaled = scaled.reshape(rows, -1)
         one = made.sums(scaled, 1)[:, None].div_(x.shape[1])
         two = made.sums(scaled * hat, 1)[:, None].div_(x.shape[1])
-        found[0] = _laid_out(
-            (scaled - one).sub_(hat * two).mul_(rstd).view(input.shape), input
-        )
+        found[0] = _laid_out((scaled - one).sub_(hat * two).mul_(rstd).view(input.shape), input)
     each = grad_out.reshape(N, C, -1)
     if output_mask[1]:
         found[1] = _per_channel(each * hat.view(N, C, -1))

@@ -107,7 +107,9 @@ def laid_out(function: Callable[..., Any], first: int = 0) -> Callable[..., Any]
         layout = compat.convolution_format(input, weight, None, *args[first + 3 : first + 9])
         if not isinstance(found, tuple):
             return found.contiguous(memory_format=layout)
-        return *(g if g is None else g.contiguous(memory_format=layout) for g in found[:2]), found[2]
+        return *(g if g is None else g.contiguous(memory_format=layout) for g in found[:2]), found[
+            2
+        ]
 
     return run
 

@@ -269,8 +269,10 @@ def _has_numbers(tensors: Sequence[Any]) -> bool:
 
     forward_ad: Any = torch.autograd.forward_ad
     plain = (torch.Tensor, torch.nn.Parameter)
-    return not compat.is_transformed() and not compat.is_in_mode() and all(
-        type(t) in plain and forward_ad.unpack_dual(t).tangent is None for t in tensors
+    return (
+        not compat.is_transformed()
+        and not compat.is_in_mode()
+        and all(type(t) in plain and forward_ad.unpack_dual(t).tangent is None for t in tensors)
     )
 
 

@@ -37,8 +37,15 @@ _OF_PRODUCTS: Final = (
     row("addmv", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
     row("addbmm", _PRODUCTS, factors=(1, 2), addend=0),
     # oneDNN takes powers when it chooses a plan.
-    row("convolution", _PRODUCTS, contract=OWN, factors=(0, 1), addend=2, beside="pow",
-        also="_convolution"),
+    row(
+        "convolution",
+        _PRODUCTS,
+        contract=OWN,
+        factors=(0, 1),
+        addend=2,
+        beside="pow",
+        also="_convolution",
+    ),
     row("convolution_backward", _PRODUCTS, contract=OWN, beside="pow"),
     row("convolution_overrideable", _REDUCES),
     row("mkldnn_convolution", _PRODUCTS),
