@@ -31,6 +31,9 @@ _WRITE_ANY: Final = frozenset(
     {"bernoulli_float_", "bernoulli_tensor_", "exponential_", "normal_", "uniform_"}
 )
 
+#: Gradients of what a GPU may be asked for in float32 beside half; their last argument is the dtype.
+_OF_WIDENED: Final = frozenset({"log_softmax_backward", "softmax_backward"})
+
 #: Arguments of a function that it writes, by their places.
 _WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
     "batch_norm": (3, 4), "index_add_": (0,), "index_put_": (0,), "pow_scalar_": (0,),
@@ -109,20 +112,21 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
             if getattr(v, "dtype", None) in narrow:
                 break
         else:
-            return function(*args, **kwargs)
+            found = function(*args, **kwargs)
+            return found.to(args[3]) if name in _OF_WIDENED else found
         dtypes = {
             v.dtype
             for v in (*args, *kwargs.values())
             if hasattr(v, "dtype") and v.dtype.is_floating_point
         }
-        found = [d for d in dtypes if str(d) in NAMES]
+        narrowed = [d for d in dtypes if str(d) in NAMES]
         if name in _WRITE_ANY:
             return function(*args, **kwargs)
-        asked = kwargs.get("dtype") or found[0]
+        asked = kwargs.get("dtype") or narrowed[0]
         mixed = len(dtypes) > 1 and name not in _MIXED
-        if len(found) > 1 or mixed or str(asked) not in (str(found[0]), "torch.float32"):
+        if len(narrowed) > 1 or mixed or str(asked) not in (str(narrowed[0]), "torch.float32"):
             return declined(*args, **kwargs)
-        return _between(function, args, kwargs, found[0])
+        return _between(function, args, kwargs, narrowed[0])
 
     run.__dict__["quick"] = form(name)
     return run

@@ -219,11 +219,9 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     if (y := by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     if _held_on_gpu(dim, output, grad_output):
-        y = GPU.row_parts("gradient", output.contiguous(), grad_output.contiguous())
-    else:
-        total = over(grad_output * output, [dim], keep=True)
-        y = (grad_output.contiguous() - total).mul_(output)
-    return y.to(input_dtype)  # half, whose softmax a GPU was asked for in float32
+        return GPU.row_parts("gradient", output.contiguous(), grad_output.contiguous())
+    total = over(grad_output * output, [dim], keep=True)
+    return (grad_output.contiguous() - total).mul_(output)
 
 
 def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
@@ -234,7 +232,7 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     if (y := by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output, [dim], keep=True)
-    return (grad_output.contiguous() - output.exp().mul_(total)).to(input_dtype)
+    return grad_output.contiguous() - output.exp().mul_(total)
 
 
 def nll_loss(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
