@@ -31,7 +31,7 @@ _WRITE_ANY: Final = frozenset(
     {"bernoulli_float_", "bernoulli_tensor_", "exponential_", "normal_", "uniform_"}
 )
 
-#: Gradients of what a GPU may be asked for in float32 beside half; their last argument is the dtype.
+#: Gradients of what a GPU computes in float32 of half; their last argument is the dtype of these.
 _OF_WIDENED: Final = frozenset({"log_softmax_backward", "softmax_backward"})
 
 #: Arguments of a function that it writes, by their places.
