@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.swap.contract.native import contract
-from pytest_udftorch.swap.contract.sums import by_rows, layer_norm, layer_norm_backward
+from pytest_udftorch.swap.contract.sums import are_shaped, by_rows, layer_norm, layer_norm_backward
 
 
 def form(name: str) -> Callable[..., Any] | None:
@@ -86,7 +86,9 @@ def _layer_norm() -> Callable[..., Any]:
 
     def quick(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
         named = tuple(normalized_shape)
-        if input.shape[-len(named) :] != named or not _dense(wide, input, weight, bias):
+        if input.shape[-len(named) :] != named or not are_shaped(named, weight, bias):
+            return None
+        if not _dense(wide, input, weight, bias):
             return None
         return layer_norm(input, named, weight, bias, eps)
 
