@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.cuda.launcher import launched
 from pytest_udftorch.swap.session.session import patched
 
@@ -57,6 +58,28 @@ def check(backend, tensors, mask=None, **options):
         assert torch.equal(mine, second), name
         error, before = (float((t.double() - want).abs().max()) for t in (mine, theirs))
         assert error <= 2 * before + 1e-6, (name, error, before)
+
+
+@pytest.mark.parametrize("backend", [FLASH, EFFICIENT, CUDNN], ids=lambda b: b.name)
+def test_a_length_needs_no_kernel_of_its_own_and_no_python(backend):
+    """As decoding with a cache, where every token brings another number of keys."""
+    cpp = direct.load()
+    query = heads(2, 4, 1, 64)
+
+    def attend(length):
+        key, value = (heads(2, 4, length, 64, seed=i) for i in (1, 2))
+        with torch.no_grad(), sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(query, key, value)
+
+    with patched("corem"):
+        attend(5)
+        before = cpp.launches()
+        found = {length: attend(length) for length in range(6, 40)}
+        assert cpp.launches() - before == len(found)
+    for length, result in found.items():
+        key, value = (heads(2, 4, length, 64, seed=i).double() for i in (1, 2))
+        exact = F.scaled_dot_product_attention(query.double(), key, value)
+        torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("backend", [FLASH, EFFICIENT, CUDNN], ids=lambda b: b.name)

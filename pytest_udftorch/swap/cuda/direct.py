@@ -19,10 +19,18 @@ from pytest_udftorch.swap.overrides.switchboard import native
 VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
 
 #: Where a parameter of a kernel comes from; the numbers are those of cuda_kernels.h.
-_CONSTANT, _TENSOR, _COUNT, _LENGTH = range(4)
+_CONSTANT, _TENSOR, _COUNT, _LENGTH, _NUMBER, _BLOCKS = range(6)
 
 #: The most parameters that the C++ has room for.
-_MOST_PARAMETERS: Final = 12
+_MOST_PARAMETERS: Final = 36
+
+#: The kernel of attention, and its numbers in the order of ``Attention::run`` of cuda_kernels.h.
+_ATTENTION: Final = "attention_forward"
+_NUMBERS: Final = (
+    *(f"{tensor}_{what}" for tensor in "qkvo" for what in ("batch", "head", "row")),
+    "b_batch", "b_head", "b_row", "b_key", "heads", "group", "queries", "keys", "lse_row", "offset",
+    "scale", "dropout", "counted",
+)  # fmt: skip
 
 #: Kernel -> its parameter that counts elements or rows, and its constant that says how many of them
 #: a program has. The other kernels have a program for each block of each row.
@@ -32,6 +40,7 @@ _COUNTED: Final = {
     "lookup": ("n", "BLOCK"),
     "softmax_rows": ("rows", "ROWS"),
     "log_softmax_backward_rows": ("rows", "ROWS"),
+    _ATTENTION: ("queries", "QUERIES"),
 }
 
 
@@ -111,6 +120,10 @@ class Direct:
                 source, value, tensors = _TENSOR, tensors, tensors + 1
             elif kind == "constexpr":
                 continue
+            elif kernel == _ATTENTION and parameter in _NUMBERS:
+                source, value = _NUMBER, _NUMBERS.index(parameter)
+            elif kernel == _ATTENTION and parameter == "blocks":
+                source, value = _BLOCKS, 0
             elif parameter == counted:
                 source, value = _COUNT, 0
             elif parameter == "n" and counted:

@@ -172,7 +172,8 @@ _ATTENTION: Final = (
         cuda=Operator(
             "scaled_dot_product_attention",
             ("attention_forward", "attention_queries", "attention_keys"),
-            tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")))),
+            tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")),
+            tuple((name, f"make<{name.split('_')[4].capitalize()}Attention>") for name in _FUSED))),
     _attention("_scaled_dot_product_flash_attention_for_cpu", "attention",
                functions="exp log", contract=OWN_ON_CPU),
     _attention("_scaled_dot_product_flash_attention_for_cpu_backward", "attention_gradients",

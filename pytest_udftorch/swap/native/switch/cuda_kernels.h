@@ -22,9 +22,13 @@
 #include "overload.h"
 #include "udfprof.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cmath>
 #include <dlfcn.h>
 #include <tuple>
 
@@ -120,9 +124,9 @@ struct Key {
 };
 
 /// Where a parameter of a kernel comes from; direct.py has the same numbers.
-enum Source : uint8_t { Constant, OfTensor, Count, RowLength };
+enum Source : uint8_t { Constant, OfTensor, Count, RowLength, Number, Blocks };
 
-constexpr unsigned MostParameters = 12;
+constexpr unsigned MostParameters = 36, MostNumbers = 28;
 
 /// How to launch the kernel of a kind.
 struct Entry {
@@ -179,6 +183,8 @@ std::map<std::string, std::atomic<bool>> Ran; // kernels launched from here
 struct Call : Arguments<Key> {
   uint64_t Elements = 0; ///< or rows
   uint64_t Length = 0;
+  uint64_t Times = 1;            ///< so many times the programs of the elements
+  uint64_t Numbers[MostNumbers]; ///< of attention
 
   using Arguments::take;
   // elu_backward's, beside three numbers.
@@ -218,6 +224,12 @@ void launch(const Driver &D, const Entry &E, const Call &C,
       break;
     case RowLength:
       Values[I] = C.Length;
+      break;
+    case Number:
+      Values[I] = C.Numbers[E.Values[I]];
+      break;
+    case Blocks:
+      Values[I] = (C.Elements + E.Divisor - 1) / E.Divisor;
     }
     // A parameter of 32 bits is the lower half.
     Parameters[I] = &Values[I];
@@ -226,7 +238,7 @@ void launch(const Driver &D, const Entry &E, const Call &C,
   uint64_t None = 0;
   Parameters[E.Parameters] = Parameters[E.Parameters + 1] = &None;
   const auto Programs = static_cast<unsigned>((C.Elements + E.Divisor - 1) /
-                                              E.Divisor * E.Factor);
+                                              E.Divisor * E.Factor * C.Times);
 
   void *Context = nullptr;
   check(D, D.Context(&Context), "cuCtxGetCurrent");
@@ -416,6 +428,219 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
     return O
         .below<Tensor, const Tensor &, const Tensor &, int64_t, at::ScalarType>(
             K, Grad, Grad, Output, std::move(Dim), std::move(InputDtype));
+  }
+  Overload &O;
+};
+
+//===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// The three forms of fused attention.
+enum Form { Flash, Efficient, Cudnn };
+
+/// Attention without a mask added, without dropout, of heads that lie in rows:
+/// `_usual` of attention.py. The rest goes to Python.
+struct Attention {
+  const Tensor &Q, &K, &V;
+  bool Causal;
+  std::optional<double> Scale;
+
+  bool fits(Form F) const {
+    const int64_t Size = Q.dim() == 4 ? Q.size(3) : 0;
+    const bool Wide = Q.scalar_type() == at::kFloat;
+    for (const Tensor *X : {&Q, &K, &V})
+      if (X->dim() != 4 || X->scalar_type() != Q.scalar_type() ||
+          !X->is_cuda() || X->device() != Q.device() || hasNames(*X) ||
+          !X->numel() || X->stride(3) != 1 || X->is_conj())
+        return false;
+    return isHandled(Q.scalar_type()) && !(Wide && F != Efficient) &&
+           Q.size(0) == K.size(0) &&
+           K.sizes().slice(0, 3) == V.sizes().slice(0, 3) &&
+           K.size(3) == Size && V.size(3) == Size && Q.size(1) == K.size(1) &&
+           Size <= (F == Cudnn ? 128 : 256) && Size % (Wide ? 4 : 8) == 0 &&
+           !(Scale && !(*Scale > 0));
+  }
+
+  /// How many scores there are.
+  int64_t scores(int64_t Offset) const {
+    const int64_t Rows = Q.size(2), Keys = K.size(2);
+    int64_t Count = Rows * Keys;
+    if (Causal) { // row i sees i + 1 + Offset keys, between none and all
+      const int64_t First = std::min(std::max(-Offset, int64_t(0)), Rows);
+      const int64_t Full = std::min(std::max(Keys - Offset, First), Rows);
+      const int64_t Rising = Full - First;
+      Count =
+          Rising * (2 * Offset + First + Full + 1) / 2 + (Rows - Full) * Keys;
+    }
+    return Count * Q.size(0) * Q.size(1);
+  }
+
+  /// Launches, if a kernel for calls of this kind is known. \p Lse may have no
+  /// memory; \p Row is the distance of its rows. The names and their order are
+  /// those of `_NUMBERS` in direct.py.
+  bool run(Overload &O, const Driver &D, Call &C, Form F, Tensor &Out,
+           const Tensor &Lse, int64_t Row) const {
+    if (IsCounting.load(std::memory_order_relaxed))
+      return false; // counts in rows of its own
+    const int64_t Offset = F == Flash ? K.size(2) - Q.size(2) : 0;
+    unsigned N = 0;
+    uint64_t Kinds = 0; // what Triton compiles a kernel for in a stride
+    for (const Tensor *X : {&Q, &K, &V, const_cast<const Tensor *>(&Out)})
+      for (int I = 0; I < 3; ++I) {
+        const int64_t S = X->stride(I);
+        Kinds = Kinds << 3 | (S % 16 == 0) | (S == 1) << 1 | isWide(S) << 2;
+        C.Numbers[N++] = static_cast<uint64_t>(S);
+      }
+    for (int I = 0; I < 4; ++I)
+      C.Numbers[N++] = 0; // strides of a mask
+    uint64_t Wide = 0;
+    for (int64_t S :
+         {Q.size(1), int64_t(1), Q.size(2), K.size(2), Row, Offset}) {
+      Wide = Wide << 1 | isWide(S);
+      C.Numbers[N++] = static_cast<uint64_t>(S);
+    }
+    const double By = Scale ? *Scale : 1 / std::sqrt(double(Q.size(3)));
+    C.Numbers[N++] = std::bit_cast<uint32_t>(static_cast<float>(By));
+    C.Numbers[N++] = 0; // dropout
+    const int64_t Count = scores(Offset);
+    C.Numbers[N++] = static_cast<uint64_t>(Count);
+    C.K.Scalars[0] = Kinds;
+    C.K.Scalars[1] = Wide << 1 | isWide(Count);
+    C.K.Scalars[2] = Causal;
+    C.K.Inner = Lse.numel() != 0;
+    C.K.Length = static_cast<uint64_t>(Q.size(3));
+    C.K.Dtype = static_cast<uint8_t>(Q.scalar_type());
+    C.K.Device = static_cast<uint8_t>(Q.get_device());
+    void *Pointers[5] = {const_cast<void *>(Q.const_data_ptr()),
+                         const_cast<void *>(K.const_data_ptr()),
+                         const_cast<void *>(V.const_data_ptr()),
+                         Out.mutable_data_ptr(),
+                         Lse.numel() ? Lse.mutable_data_ptr() : nullptr};
+    for (unsigned I = 0; I < 5; ++I)
+      if (reinterpret_cast<uintptr_t>(Pointers[I]) & 15)
+        C.K.Unaligned |= 1 << I;
+    C.Elements = static_cast<uint64_t>(Q.size(2));
+    C.Times = static_cast<uint64_t>(Q.size(0) * Q.size(1));
+    const Entry *E = O.find(C.K);
+    if (E)
+      launch(D, *E, C, Pointers);
+    return E;
+  }
+
+  static bool isWide(int64_t Number) { return std::abs(Number) >= 1ll << 31; }
+};
+
+using Attended = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt,
+                            c10::SymInt, Tensor, Tensor, Tensor>;
+
+struct FlashAttention final : c10::OperatorKernel {
+  using Type = Attended(const Tensor &, const Tensor &, const Tensor &, double,
+                        bool, bool, std::optional<double>);
+  explicit FlashAttention(Overload &O) : O(O) {}
+  Attended operator()(const Tensor &Q, const Tensor &K, const Tensor &V,
+                      double Dropout, bool Causal, bool Mask,
+                      std::optional<double> Scale) {
+    const Attention A{Q, K, V, Causal, Scale};
+    const Driver *D = driver();
+    Call C;
+    const Key *Known = nullptr;
+    if (D && Dropout == 0 && !Mask && A.fits(Flash)) {
+      c10::DeviceGuard There(Q.device());
+      Tensor Out = at::empty_like(Q);
+      const auto Float = Q.options().dtype(at::kFloat);
+      Tensor Lse = at::empty(Q.sizes().slice(0, 3), Float);
+      if (A.run(O, *D, C, Flash, Out, Lse, Lse.size(2)))
+        return {Out,
+                Lse,
+                Tensor(),
+                Tensor(),
+                Q.size(2),
+                K.size(2),
+                at::zeros({2}, Q.options().dtype(at::kUInt64)),
+                at::empty({}, Q.options().dtype(at::kUInt64)),
+                at::empty({0}, Q.options())};
+      Known = &C.K;
+    }
+    return O.below<Attended, const Tensor &, const Tensor &, const Tensor &,
+                   double, bool, bool, std::optional<double>>(
+        Known, Q, Q, K, V, std::move(Dropout), std::move(Causal),
+        std::move(Mask), std::move(Scale));
+  }
+  Overload &O;
+};
+
+struct CudnnAttention final : c10::OperatorKernel {
+  using Type = Attended(const Tensor &, const Tensor &, const Tensor &,
+                        const std::optional<Tensor> &, bool, double, bool, bool,
+                        std::optional<double>);
+  explicit CudnnAttention(Overload &O) : O(O) {}
+  Attended operator()(const Tensor &Q, const Tensor &K, const Tensor &V,
+                      const std::optional<Tensor> &Bias, bool WithLse,
+                      double Dropout, bool Causal, bool Mask,
+                      std::optional<double> Scale) {
+    const Attention A{Q, K, V, Causal, Scale};
+    const Driver *D = driver();
+    Call C;
+    const Key *Known = nullptr;
+    if (D && Dropout == 0 && !Mask && !(Bias && Bias->defined()) &&
+        A.fits(Cudnn)) {
+      c10::DeviceGuard There(Q.device());
+      Tensor Out = at::empty_like(Q);
+      const auto Float = Q.options().dtype(at::kFloat);
+      Tensor Lse = WithLse
+                       ? at::empty({Q.size(0), Q.size(1), Q.size(2), 1}, Float)
+                       : at::empty({0}, Float);
+      if (A.run(O, *D, C, Cudnn, Out, Lse, WithLse ? Q.size(2) : 0)) {
+        Tensor Seeds = at::zeros({4}, Q.options().dtype(at::kLong));
+        return {Out,       Lse,       Tensor(),           Tensor(),
+                Q.size(2), K.size(2), Seeds.select(0, 0), Seeds.select(0, 2),
+                Tensor()};
+      }
+      Known = &C.K;
+    }
+    return O.below<Attended, const Tensor &, const Tensor &, const Tensor &,
+                   const std::optional<Tensor> &, bool, double, bool, bool,
+                   std::optional<double>>(
+        Known, Q, Q, K, V, Bias, std::move(WithLse), std::move(Dropout),
+        std::move(Causal), std::move(Mask), std::move(Scale));
+  }
+  Overload &O;
+};
+
+struct EfficientAttention final : c10::OperatorKernel {
+  using R = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+  using Type = R(const Tensor &, const Tensor &, const Tensor &,
+                 const std::optional<Tensor> &, bool, double, bool,
+                 std::optional<double>);
+  explicit EfficientAttention(Overload &O) : O(O) {}
+  R operator()(const Tensor &Q, const Tensor &K, const Tensor &V,
+               const std::optional<Tensor> &Bias, bool WithLse, double Dropout,
+               bool Causal, std::optional<double> Scale) {
+    const Attention A{Q, K, V, Causal, Scale};
+    const Driver *D = driver();
+    Call C;
+    const Key *Known = nullptr;
+    if (D && Dropout == 0 && !(Bias && Bias->defined()) && A.fits(Efficient)) {
+      c10::DeviceGuard There(Q.device());
+      const int64_t Rows = Q.size(2),
+                    Padded = WithLse ? (Rows + 31) / 32 * 32 : 0;
+      Tensor Out =
+          at::empty({Q.size(0), Rows, Q.size(1), V.size(3)}, Q.options())
+              .transpose(1, 2);
+      Tensor Lse = at::empty({Q.size(0), Q.size(1), Padded},
+                             Q.options().dtype(at::kFloat));
+      if (A.run(O, *D, C, Efficient, Out, Lse, Padded)) {
+        Tensor Seeds = at::zeros({4}, Q.options().dtype(at::kLong));
+        return {Out, Lse, Seeds.select(0, 0), Seeds.select(0, 2)};
+      }
+      Known = &C.K;
+    }
+    return O.below<R, const Tensor &, const Tensor &, const Tensor &,
+                   const std::optional<Tensor> &, bool, double, bool,
+                   std::optional<double>>(
+        Known, Q, Q, K, V, Bias, std::move(WithLse), std::move(Dropout),
+        std::move(Causal), std::move(Scale));
   }
   Overload &O;
 };
