@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -310,8 +310,13 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
     found = _chosen(level, where, defines)
     if plain:
         _last["contract"] = cpu_operators.loops, found
+        for use in users:
+            use(found)
     return found
 
+
+#: What is told which contract calls take from now on.
+users: Final[list[Callable[[Contract], None]]] = []
 
 #: The functions of the open sessions, and the contract that was last taken under them.
 _last: Final[dict[str, tuple[Any, Contract]]] = {}
