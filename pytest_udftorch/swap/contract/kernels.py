@@ -78,11 +78,7 @@ class Kernels:
         self._use(kept((torch_threads(), *functions)))
 
     def take_functions(self, of: Loops | None) -> None:
-        """Let softmax call the functions of the sessions.
-
-        The compiled contract is chosen anew: the next call asks Python for it.
-        """
-        self.use(None)
+        """Let softmax call the functions of the sessions."""
         there = of is not None and of.held.issuperset(FUNCTIONS) and not of.profiled
         self._functions(of.addresses(FUNCTIONS) if of is not None and there else None)
 

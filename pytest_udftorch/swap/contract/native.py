@@ -303,23 +303,33 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
     """
     # Finding the level and the folder takes longer than a small sum, as the environment does.
     plain = level is None and not defines
-    loops, found = _last.get("contract", (None, None))
-    if plain and found is not None and loops is not None and loops is cpu_operators.loops:
+    found = _last.get("contract")
+    if plain and found is not None:
         return found
     where = tuple(map(os.environ.get, _PLACES))
     found = _chosen(level, where, defines)
     if plain:
-        _last["contract"] = cpu_operators.loops, found
+        _last["contract"] = found
         for use in users:
             use(found)
     return found
 
 
-#: What is told which contract calls take from now on.
-users: Final[list[Callable[[Contract], None]]] = []
+#: What is told which contract calls take from now on; None if it is chosen anew.
+users: Final[list[Callable[[Contract | None], None]]] = []
 
-#: The functions of the open sessions, and the contract that was last taken under them.
-_last: Final[dict[str, tuple[Any, Contract]]] = {}
+#: The contract that the open sessions take.
+_last: Final[dict[str, Contract]] = {}
+
+
+def _forget(_: Any) -> None:
+    """Choose a contract anew, since sessions opened or closed."""
+    _last.clear()
+    for use in users:
+        use(None)
+
+
+cpu_operators.users.append(_forget)
 
 
 @functools.lru_cache(maxsize=16)
