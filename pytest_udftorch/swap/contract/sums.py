@@ -51,7 +51,8 @@ def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     kept = [s for d, s in enumerate(shape) if d not in chosen]
     if chosen:
         order = [*(d for d in range(rank) if d not in chosen), *chosen]
-        y = contract().sums(x.permute(order).reshape(math.prod(kept), -1), 1)
+        size = math.prod(shape[d] for d in chosen)
+        y = contract().sums(x.permute(order).reshape(math.prod(kept), size), 1)
     else:
         y = x.clone()
     return y.view([1 if d in chosen else s for d, s in enumerate(shape)] if keep else kept)
@@ -153,7 +154,7 @@ def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any
         return None
     if (called := functions(operator)) is None or (grad is not None and grad.shape != x.shape):
         return None
-    y, n = torch.empty_like(x), x.shape[-1]  # takes half as long as new_empty
+    y, n = x.new_empty(x.shape), x.shape[-1]
     run(contract(), name, x.numel() // n, n, called=called, x=x, grad=grad, y=y)
     return y
 
@@ -216,7 +217,7 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     if _held_on_gpu(dim, output, grad_output):
         return GPU.row_parts("gradient", output.contiguous(), grad_output.contiguous())
     total = over(grad_output * output, [dim], keep=True)
-    return (grad_output - total).mul_(output)
+    return (grad_output.contiguous() - total).mul_(output)
 
 
 def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
@@ -227,7 +228,7 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     if (y := by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output, [dim], keep=True)
-    return grad_output - output.exp().mul_(total)
+    return grad_output.contiguous() - output.exp().mul_(total)
 
 
 def nll_loss(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
@@ -383,7 +384,7 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     if _row_weights(n, input, weight, bias):
         x, rows = input.contiguous(), input.numel() // n
         shape = (*lead, *(1,) * len(normalized_shape))
-        y = torch.empty_like(x)
+        y = input.new_empty(x.shape)
         mean, rstd = input.new_empty(shape), input.new_empty(shape)
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()

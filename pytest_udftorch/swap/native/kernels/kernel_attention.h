@@ -21,41 +21,47 @@ struct Heads {
   const Tensor &X;
 };
 
-/// The product of each two matrices, dense.
+/// The product of each two matrices, dense. Some heads of A in succession may
+/// share one of B.
 std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
                                     const Heads &B) {
   const int64_t Samples = A.X.size(0), Count = A.X.size(1);
+  const int64_t Sharing = Count / B.X.size(1);
   Tensor Y = made({Samples, Count, A.Rows, B.Columns});
   const Threads T = C.threads("aten::bmm");
-  const auto Run = [&](int64_t Matrices, int64_t AStep, int64_t BStep,
-                       int64_t At) {
-    return C.fast_bmm(Matrices, A.Rows, B.Columns, A.Columns,
-                      read(A.X) + At * A.X.stride(0), AStep, A.RowStride,
-                      A.ColumnStride, read(B.X) + At * B.X.stride(0), BStep,
-                      B.RowStride, B.ColumnStride,
-                      written(Y) + At * Count * A.Rows * B.Columns, &T);
+  const auto Run = [&](int64_t Matrices, int64_t BStep, int64_t Sample,
+                       int64_t Head) {
+    return !C.fast_bmm(
+        Matrices, A.Rows, B.Columns, A.Columns,
+        read(A.X) + Sample * A.X.stride(0) + Head * A.X.stride(1),
+        A.X.stride(1), A.RowStride, A.ColumnStride,
+        read(B.X) + Sample * B.X.stride(0) + Head / Sharing * B.X.stride(1),
+        BStep, B.RowStride, B.ColumnStride,
+        written(Y) + (Sample * Count + Head) * A.Rows * B.Columns, &T);
   };
   const auto IsEven = [&](const Tensor &X) {
     return X.stride(0) == X.stride(1) * Count;
   };
+  bool Done = true;
   // One batch, if all its matrices are equally far apart.
-  if (IsEven(A.X) && IsEven(B.X))
-    return Run(Samples * Count, A.X.stride(1), B.X.stride(1), 0)
-               ? std::nullopt
-               : std::optional(Y);
-  for (int64_t I = 0; I < Samples; ++I)
-    if (Run(Count, A.X.stride(1), B.X.stride(1), I))
-      return std::nullopt;
-  return Y;
+  if (Sharing == 1 && IsEven(A.X) && IsEven(B.X))
+    Done = Run(Samples * Count, B.X.stride(1), 0, 0);
+  else
+    for (int64_t I = 0; I < Samples; ++I)
+      if (Sharing == 1)
+        Done = Done && Run(Count, B.X.stride(1), I, 0);
+      else
+        for (int64_t H = 0; H < Count; H += Sharing)
+          Done = Done && Run(Sharing, 0, I, H);
+  return Done ? std::optional(Y) : std::nullopt;
 }
 
-/// Whether a call has results, equal numbers of heads, and neither dropout nor
-/// a mask inside of it.
+/// Whether a call has results, and no dropout inside of it.
 bool isAttention(const Tensor &Q, const Tensor &K, const Tensor &V,
                  double Dropout, const OptionalTensor &Mask, bool Causal) {
   return areOurs(Q, K, V) && Dropout == 0 && Q.dim() == 4 && K.dim() == 4 &&
          V.dim() == 4 && Q.numel() && K.numel() && V.numel() &&
-         Q.size(0) == K.size(0) && Q.size(1) == K.size(1) &&
+         Q.size(0) == K.size(0) && Q.size(1) % K.size(1) == 0 &&
          K.sizes().slice(0, 3) == V.sizes().slice(0, 3) &&
          K.size(3) == V.size(3) && Q.size(3) == K.size(3) &&
          !(isGiven(Mask) && Causal);
@@ -162,10 +168,17 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
   auto OfKey = multiplyHeads(C, Heads(*OfWeights, true), Heads(Q));
   if (!OfQuery || !OfKey)
     return std::nullopt;
-  const auto Laid = [](const Tensor &X) {
+  // Heads that shared one head add up what they give it.
+  const auto Laid = [&](Tensor X, const Tensor &Like) {
+    if (X.size(1) != Like.size(1)) {
+      Tensor Sums = made({X.size(0), Like.size(1), X.size(2), X.size(3)});
+      sums(C, X.size(0) * Like.size(1), X.size(1) / Like.size(1),
+           X.size(2) * X.size(3), read(X), written(Sums));
+      X = Sums;
+    }
     return X.transpose(1, 2).contiguous().transpose(1, 2);
   };
-  return Three(Laid(*OfQuery), Laid(*OfKey), Laid(*OfValue));
+  return Three(Laid(*OfQuery, Q), Laid(*OfKey, K), Laid(*OfValue, V));
 }
 
 } // namespace

@@ -171,13 +171,14 @@ std::optional<Three> layerNormBackward(const Place &, const Contract &C,
 // Batch norm
 //===----------------------------------------------------------------------===//
 
-/// Loops over channels take inputs with as many positions, or more.
-constexpr int64_t LeastPositions = 8;
+/// Loops over channels are slow if these have few positions, and many samples.
+constexpr int64_t LeastPositions = 8, MostWithFewer = 1 << 16;
 
 /// Whether the positions of channels lie side by side, and there are enough.
 bool isInLoops(const Tensor &X) {
-  return X.dim() > 2 && X.numel() && X.is_contiguous() &&
-         product(X.sizes().slice(2)) >= LeastPositions;
+  return X.dim() >= 2 && X.numel() && X.is_contiguous() &&
+         (X.numel() <= MostWithFewer ||
+          product(X.sizes().slice(2)) >= LeastPositions);
 }
 
 Rows channelsOf(const Tensor &X) {
