@@ -146,5 +146,3 @@ def above(target: Target, dtypes: Sequence[str]) -> Target:
     # Numbers of rows may have any dtype, but none of them is a first argument.
     bits = sum(1 << _NUMBERS[d] for d in dtypes if d in _NUMBERS)
     return kernels().above(target, bits)
-
-

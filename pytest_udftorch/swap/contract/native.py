@@ -30,9 +30,9 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, obtain
 
 _SOURCE: Final = "contract.c"
 _HEADERS: Final = (
-    "contract.h", "contract_convolutions.h", "contract_elements.h", "contract_folds.h",
-    "contract_pools.h", "contract_reference.h", "contract_rows.h", "contract_sixteen.h",
-    "contract_upsampling.h",
+    "contract.h", "contract_convolutions.h", "contract_depthwise.h", "contract_elements.h",
+    "contract_folds.h", "contract_pools.h", "contract_reference.h", "contract_rows.h",
+    "contract_sixteen.h", "contract_upsampling.h",
 )  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
@@ -309,10 +309,15 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
     where = tuple(map(os.environ.get, _PLACES))
     found = _chosen(level, where, defines)
     if plain:
-        _last["contract"] = found
-        for use in users:
-            use(found)
+        take(found)
     return found
+
+
+def take(made: Contract) -> None:
+    """Let calls take a compiled contract until sessions open or close."""
+    _last["contract"] = made
+    for use in users:
+        use(made)
 
 
 #: What is told which contract calls take from now on; None if it is chosen anew.

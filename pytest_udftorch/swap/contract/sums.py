@@ -148,8 +148,6 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 
 def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
     """Return what a loop over rows makes of tensors, or None where single operators do it."""
-    import torch
-
     if not x.dim() or dim % x.dim() != x.dim() - 1 or not dense(x, grad):
         return None
     if (called := functions(operator)) is None or (grad is not None and grad.shape != x.shape):
@@ -375,8 +373,6 @@ def _row_weights(n: int, input: Any, *weights: Any) -> bool:
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Return the normalized rows, their means and reciprocal deviations."""
-    import torch
-
     n = math.prod(normalized_shape)
     if not input.numel() or tuple(input.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         return stock(input, normalized_shape, weight, bias, eps)
