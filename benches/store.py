@@ -5,7 +5,7 @@
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
         [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
         [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
-        [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
+        [switchboard] [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
         [rewriting_gains] [pet_convolutions] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [contract_digests_cuda] [contract_digests_cuda_h100]
@@ -75,6 +75,7 @@ COMMANDS = {
         "planted_faults",
         "planted_blame",
         "summation_trees",
+        "switchboard",
         "taso_funnel",
         "fusion_plans",
         "recompilation",

@@ -673,6 +673,28 @@ def exclusive(results: Results) -> str:
     return "\n".join([*parts, ""])
 
 
+def switchboard(results: Results) -> str:
+    """Return what sessions cost to open and close, and what boards cost without one."""
+    found = results["switchboard"]
+
+    def spread(row: dict[str, Any], unit: str) -> str:
+        low, high = row["lower_quartile"], row["upper_quartile"]
+        return f"{row['median']:.2g} {unit} ({low:.2g} to {high:.2g})"
+
+    sessions = [
+        (name, spread(row["entry_ms"], "ms"), spread(row["exit_ms"], "ms"))
+        for name, row in found["sessions"].items()
+    ]
+    boards = [
+        (name, f"{row['call_ns']['median']:.0f} ns", spread(row["board_ns"], "ns"))
+        for name, row in found["boards"].items()
+    ]
+    head = ["session, after the first", "entry, CPU time (quartiles)", "exit"]
+    boards_head = ["call of stock on one element", "without boards", "a board adds (quartiles)"]
+    parts = [*table(head, sessions), "", *table(boards_head, boards), ""]
+    return "\n".join([*parts, caption(found["environment"]), ""])
+
+
 def cpu_operators(results: Results) -> str:
     """Return what the overridden CPU operators cost: two makers' CPUs, and AVX2."""
     return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
@@ -1611,6 +1633,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "pet_convolutions": pet_convolutions,
     "rewriting_wins": rewriting_wins,
     "exclusive": exclusive,
+    "switchboard": switchboard,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,

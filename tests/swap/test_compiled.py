@@ -21,6 +21,7 @@ from pytest_udftorch.errors import SessionBusyError, SessionStateError
 from pytest_udftorch.swap.compiled import dynamo
 from pytest_udftorch.swap.compiled.follower import STOCK, follower
 from pytest_udftorch.swap.compiled.inductor import METADATA
+from pytest_udftorch.swap.cpu.operators import cpu_operators
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.session.session import patched
 from pytest_udftorch.swap.toolchain.bitcode import targets
@@ -407,6 +408,7 @@ def test_dynamo_leaves_the_kernels_of_a_session_alone(monkeypatch):
             launching = Path(triton.origin).parent / "compiler" / "compiler.py"
             assert rules.check_file(str(launching)).skipped
     monkeypatch.setattr(dynamo, "_paths", tuple)  # the negative control
+    cpu_operators.forget()  # its kernels run without Python already
     with pytest.warns(UserWarning, match="does not know how to trace"):
         assert len(graphs_between(patched("corem"))) > 1
 

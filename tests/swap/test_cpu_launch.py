@@ -14,13 +14,15 @@ from torch.nn import functional as F
 
 import pytest_udftorch
 from pytest_udftorch import patched
-from pytest_udftorch.errors import CompilerNotFoundError, NativeError
+from pytest_udftorch.errors import CompilerNotFoundError, NativeError, SwapError
 from pytest_udftorch.swap.cpu import direct, loops
+from pytest_udftorch.swap.cpu.operators import cpu_operators
 from pytest_udftorch.swap.overrides import dispatcher
+from pytest_udftorch.swap.overrides.switchboard import SWITCHBOARD, switchboard
 from pytest_udftorch.swap.toolchain import torch_part
 
 ATEN = torch.ops.aten
-CPP = "run in C++"
+CPP = "C++"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 X = torch.linspace(0.05, 0.95, 2 * 3 * 5 * 7).reshape(2, 3, 5, 7)
 
@@ -38,15 +40,8 @@ def corem(cpp):
         yield session
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    """As in a process that has not tried to load the launcher."""
-    monkeypatch.setattr(direct, "_tried", False)
-    monkeypatch.setattr(direct, "_loaded", None)
-
-
 def kernel(name):
-    return str(torch.library.get_kernel(f"aten::{name}", "CPU"))
+    return switchboard.called(f"aten::{name}", "CPU")
 
 
 def bits(tensor):
@@ -150,10 +145,10 @@ def test_refused_calls_are_refused_in_the_words_of_stock(corem, call, said):
 def test_kernels_lie_above_those_in_python_until_the_session_ends(cpp):
     before = {n: kernel(n) for n in ("gelu", "gelu_backward", "tan", "normal_", "sigmoid")}
     with patched("corem"):
-        assert {n for n in before if CPP in kernel(n)} == {*before} - {"sigmoid"}
+        assert {n for n in before if kernel(n) == CPP} == {*before} - {"sigmoid"}
         with patched("std"):
             assert {n: kernel(n) for n in before} == before
-        assert CPP in kernel("gelu")
+        assert kernel("gelu") == CPP
     assert {n: kernel(n) for n in before} == before
 
 
@@ -276,58 +271,59 @@ def test_a_team_of_fewer_threads_than_asked_for_does_all_the_work(monkeypatch):
         with patched("corem"):
             want = results()
         monkeypatch.setattr(loops, "torch_threads", lambda: ctypes.addressof(slot))
+        cpu_operators.forget()
         torch.set_num_threads(4)
         with patched("corem"):
             assert results() == want
             assert results() == want  # from C++
     finally:
         torch.set_num_threads(threads)
+        cpu_operators.forget()
     assert set(asked) == {4}
     assert len(asked) >= 6
 
 
 def test_an_overload_that_torch_does_not_have_is_an_error(cpp):
-    with pytest.raises(NativeError, match="UDFTORCH_CPU_LAUNCH=python"):
-        cpp._call(cpp._register, b"no_such_operator", 7)
-    assert not cpp.knows("no_such_operator")
+    with pytest.raises(SwapError, match="torch has no kernel of aten::no_such at CPU"):
+        switchboard.board("aten::no_such", "CPU")
+    below = switchboard.python(("aten::sigmoid", "CPU"), torch.neg)
+    assert switchboard.above(below.place, below, lambda *given: None) is below
     assert not cpp.pending()
 
 
 def test_python_computes_if_asked_to(cpp, monkeypatch):
     x = torch.linspace(-3, 3, 99).half()
-    monkeypatch.setattr(direct, "_loaded", cpp)
-    monkeypatch.setattr(direct, "_tried", True)
     with patched("corem"):
         want = [bits(f(x)) for f in (F.gelu, torch.tan)]
     monkeypatch.setattr(direct, "_loaded", None)
-    monkeypatch.setattr(direct, "_tried", False)
     monkeypatch.setenv(direct.VARIABLE, "python")
     assert direct.load() is None
-    stock = kernel("gelu")
+    cpu_operators.forget()
     with patched("corem"):
-        assert CPP not in kernel("gelu") != stock
+        assert kernel("gelu") == "Python"
         assert [bits(f(x)) for f in (F.gelu, torch.tan)] == want
-    assert kernel("gelu") == stock
+    cpu_operators.forget()
+    assert kernel("gelu") == "stock"
 
 
-def test_without_a_compiler_python_computes(fresh, monkeypatch):
+def test_without_a_compiler_operators_are_not_overridden(monkeypatch):
     monkeypatch.setenv("UDFTORCH_PREBUILT", "")
     monkeypatch.setenv("UDFTORCH_CLANG", "/nowhere/clang")
-    assert direct.load() is None
     with pytest.raises(CompilerNotFoundError):
-        direct.LAUNCHER.available()
+        SWITCHBOARD.available()
+    with pytest.raises(CompilerNotFoundError, match="Sessions cannot override operators"):
+        SWITCHBOARD.obtain()
 
 
-def test_a_launcher_that_does_not_compile_says_why(fresh, tmp_path, monkeypatch):
-    broken = tmp_path / "cpu_launch.cpp"
+def test_a_switchboard_that_does_not_compile_says_why(tmp_path, monkeypatch):
+    broken = tmp_path / "switchboard.cpp"
     broken.write_text("#error this torch is too new\n", encoding="utf-8")
     stock = torch_part.native_file
     monkeypatch.setattr(
-        torch_part, "native_file", lambda n: broken if n == "cpu_launch.cpp" else stock(n)
+        torch_part, "native_file", lambda n: broken if n == "switchboard.cpp" else stock(n)
     )
     with pytest.raises(NativeError, match="this torch is too new"):
-        direct.LAUNCHER.obtain()
-    assert direct.load() is None
+        SWITCHBOARD.obtain()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -338,8 +334,8 @@ def test_a_forked_child_computes_and_closes(cpp):
         F.gelu(x)
         child = os.fork()
         if child == 0:
-            ok = bits(F.gelu(x)) == want and CPP in kernel("gelu")
+            ok = bits(F.gelu(x)) == want and kernel("gelu") == CPP
             session.close()
-            os._exit(0 if ok and CPP not in kernel("gelu") else 1)
+            os._exit(0 if ok and kernel("gelu") != CPP else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert CPP in kernel("gelu")
+        assert kernel("gelu") == CPP

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_udftorch.swap.operators.calls import FORMULAS
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.dispatcher import Role, Spec
 from pytest_udftorch.swap.overrides.python_override import PythonOverride
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 ATEN = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,8 +29,18 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EVERY = frozenset(("exp", "log", "erf", "tanh", "sin", "cos"))
 
 
+@contextlib.contextmanager
+def anew():
+    """Make kernels for the sessions inside, and for those behind: they keep what they looked up."""
+    operators.cpu_operators.forget()
+    try:
+        yield
+    finally:
+        operators.cpu_operators.forget()
+
+
 def kernel(name):
-    return str(torch.library.get_kernel(f"aten::{name}", "CPU"))
+    return switchboard.called(f"aten::{name}", "CPU")
 
 
 def bits(tensor):
@@ -224,7 +236,7 @@ def test_coverage_sees_an_override_that_is_hidden(monkeypatch):
 
     assert coverage(step).complete
     shown = tuple(op for op in operators._POINTWISE if op.name != "gelu")
-    with patched("std"), monkeypatch.context() as hidden:
+    with patched("std"), anew(), monkeypatch.context() as hidden:
         hidden.setattr(operators, "_POINTWISE", shown)
         found = coverage(step)
     assert {r.operator: r.share for r in found.rows} == {
@@ -461,7 +473,8 @@ def test_powers_that_need_no_function_and_other_dtypes_stay_stock():
 def test_coverage_sees_powers_that_are_not_overridden(monkeypatch):
     gaps = torch.linspace(0.1, 3, 100)[::2]
     monkeypatch.setattr(operators, "kernels", lambda loops: {})
-    (row,) = coverage(lambda: gaps**2.5).rows
+    with anew():
+        (row,) = coverage(lambda: gaps**2.5).rows
     assert row.share == 0.0
     assert "double" in row.reasons[0]
 
@@ -506,7 +519,8 @@ def test_operators_whose_functions_other_devices_inline_are_the_sessions(monkeyp
         assert found.rows, name
         assert found.complete, f"{name}: {found.text()}"
     monkeypatch.setattr(operators, "kernels", lambda loops: {})  # the negative control
-    lost = {name for name, call in inlined_elsewhere().items() if coverage(call).share < 1.0}
+    with anew():
+        lost = {name for name, call in inlined_elsewhere().items() if coverage(call).share < 1.0}
     assert lost == OVERRIDDEN
 
 
@@ -529,7 +543,7 @@ def test_coverage_sees_an_override_with_stock_functions(monkeypatch):
             return addresses(self, functions)
 
     q = torch.linspace(-3, 3, 512).reshape(1, 2, 16, 16)
-    with patched("std"), monkeypatch.context() as changed:  # kernels keep the addresses they got
+    with patched("std"), anew(), monkeypatch.context() as changed:
         changed.setattr(loops.Loops, "addresses", stock_addresses)
         found = coverage(lambda: (F.gelu(q), F.scaled_dot_product_attention(q, q, q)))
     assert found.share == 0.0
@@ -552,7 +566,7 @@ def test_every_cpu_level_gives_the_same_bits(level, monkeypatch):
     with patched("corem"):
         expected = {d: F.gelu(x.to(d)) for d in DTYPES}
     monkeypatch.setattr(loops.Loops, "level", lambda self: level)
-    with patched("std"), patched("corem"):
+    with patched("std"), anew(), patched("corem"):
         for dtype, y in expected.items():
             assert torch.equal(F.gelu(x.to(dtype)), y)
 
@@ -563,6 +577,7 @@ def test_loops_that_do_not_compile_say_so(monkeypatch):
     try:
         with (
             patched("std"),
+            anew(),
             patched("corem"),
             pytest.raises(pytest_udftorch.UdfError, match="loops of CPU operators do not compile"),
         ):

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import CompilerNotFoundError, NativeError
+from pytest_udftorch.errors import CompilerNotFoundError
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.cuda.launcher import wake_triton
 from pytest_udftorch.swap.cuda.operators import Registration
 from pytest_udftorch.swap.operators.table import overloads
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.active import Active
-from pytest_udftorch.swap.toolchain import torch_part
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 pytestmark = [
     pytest.mark.without_cuda,
@@ -26,7 +26,7 @@ pytestmark = [
     ),
 ]
 
-CPP = "launched in C++"
+CPP = "C++"
 FUNCTIONS = "exp expm1 log log1p pow erf tanh sin atan2 hypot"
 
 
@@ -40,59 +40,47 @@ class Chosen(Active):
 
 @pytest.fixture(scope="module")
 def cpp():
-    direct.LAUNCHER.obtain()
     found = direct.load()
     assert found is not None
     return found
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    """As in a process that has not tried to load the launcher."""
-    monkeypatch.setattr(direct, "_tried", False)
-    monkeypatch.setattr(direct, "_loaded", None)
+@pytest.fixture(autouse=True)
+def given_back():
+    """Each test leaves the boards to the stock kernels."""
+    yield
+    dispatcher.overrides.serve("cuda", None)
+    assert kernel("exp") == "stock"
 
 
 def kernel(name: str) -> str:
-    return str(torch.library.get_kernel(f"aten::{name}", "CUDA"))
+    return switchboard.called(f"aten::{name}", "CUDA")
+
+
+def serve(cpp, name, below):
+    """Let the board of an overload call C++ above a function in Python."""
+    place = f"aten::{name}", "CUDA"
+    target = switchboard.python(place, below)
+    target = switchboard.above(place, target, cpp.target)
+    dispatcher.overrides.serve("cuda", dispatcher.Kernels((target,)))
+
+
+def call(name, *args, **kwargs):
+    """Call the board of an overload, whatever the tensors are."""
+    return compat.stock_kernel(f"aten::{name}", "CUDA")(*args, **kwargs)
 
 
 def test_kernels_in_cpp_lie_above_those_in_python_until_the_session_ends(cpp):
     names = overloads(frozenset(FUNCTIONS.split()))
-    before = {name: kernel(name) for name in names}
-    state = Registration(Chosen(FUNCTIONS))
-    state.register()
-    try:
-        above = {name for name in names if CPP in kernel(name)}
-        for name in (
-            "exp",
-            "exp_",
-            "exp.out",
-            "silu_backward",
-            "gelu",
-            "_softmax",
-            "pow.Tensor_Scalar",
-        ):
-            assert name in above
-        for name in ("_foreach_exp", "_softmax.out", "pow.Scalar"):
-            assert name not in above
-            assert kernel(name) != before[name]
-    finally:
-        state.close()
-    assert {name: kernel(name) for name in names} == before
-
-
-def test_closing_an_older_registration_leaves_a_newer_one(cpp):
-    stock = kernel("exp")
-    older, newer = Registration(Chosen("exp")), Registration(Chosen("exp"))
-    older.register()
-    newer.register()
-    try:
-        older.close()
-        assert CPP in kernel("exp")
-    finally:
-        newer.close()
-    assert kernel("exp") == stock
+    assert {kernel(name) for name in names} == {"stock"}
+    Registration(Chosen(FUNCTIONS)).register()
+    above = {name for name in names if kernel(name) == CPP}
+    for name in ("exp", "exp_", "exp.out", "silu_backward", "gelu", "_softmax"):
+        assert name in above
+    for name in ("_foreach_exp", "_softmax.out", "pow.Scalar"):
+        assert kernel(name) == "Python"
+    dispatcher.overrides.serve("cuda", None)
+    assert {kernel(name) for name in names} == {"stock"}
 
 
 #: Overload -> positional arguments and keywords.
@@ -133,15 +121,9 @@ def test_what_cpp_does_not_take_reaches_python_with_all_its_arguments(cpp, name)
         got.append((args, kwargs))
         return kwargs.get("out", kwargs.get("grad_input", args[0] if name.endswith("_") else X * 7))
 
-    owner = object()
-    library = dispatcher.implement("aten", "CUDA", {name: below})
-    try:
-        cpp.register(owner, [name], 1 << 18, 32768)
-        assert CPP in kernel(name)
-        result = compat.stock_kernel(f"aten::{name}", "CUDA")(*args, **kwargs)
-    finally:
-        cpp.unregister(owner)
-        compat.destroy(library)
+    serve(cpp, name, below)
+    assert kernel(name) == CPP
+    result = call(name, *args, **kwargs)
     ((given, named),) = got
     # torch leaves out arguments that have their default value, and gives dtypes as numbers.
     assert all(a is b or a == b or b is torch.float32 for a, b in zip(given, args, strict=False))
@@ -154,15 +136,9 @@ def test_an_error_of_the_kernel_in_python_comes_through(cpp):
     def below(x):
         raise ValueError("from below")
 
-    owner = object()
-    library = dispatcher.implement("aten", "CUDA", {"exp": below})
-    try:
-        cpp.register(owner, ["exp"], 1, 1)
-        with pytest.raises(ValueError, match="from below"):
-            compat.stock_kernel("aten::exp", "CUDA")(X)
-    finally:
-        cpp.unregister(owner)
-        compat.destroy(library)
+    serve(cpp, "exp", below)
+    with pytest.raises(ValueError, match="from below"):
+        call("exp", X)
     assert not cpp.pending()
 
 
@@ -171,67 +147,28 @@ def test_nothing_is_published_outside_a_call(cpp):
     assert cpp._publish(0, 0, 128, 0, 1, 1, 0, b"", None, b"exp") == 0
 
 
-def test_an_overload_that_torch_does_not_have_is_an_error(cpp):
-    with pytest.raises(NativeError, match="UDFTORCH_CUDA_LAUNCH=python"):
-        cpp._call(cpp._register, b"no_such_operator")
-
-
-def test_python_launches_if_asked_to(cpp, fresh, monkeypatch):
+def test_python_launches_if_asked_to(cpp, monkeypatch):
     monkeypatch.setenv(direct.VARIABLE, "python")
+    monkeypatch.setattr(direct, "_loaded", None)
     assert direct.load() is None
-    stock = kernel("exp")
-    state = Registration(Chosen("exp"))
-    state.register()
-    try:
-        assert kernel("exp") != stock
-        assert CPP not in kernel("exp")
-    finally:
-        state.close()
-    assert kernel("exp") == stock
+    Registration(Chosen("exp")).register()
+    assert kernel("exp") == "Python"
 
 
-def test_without_a_compiler_python_launches(fresh, monkeypatch):
-    monkeypatch.setenv("UDFTORCH_PREBUILT", "")
-    monkeypatch.setenv("UDFTORCH_CLANG", "/nowhere/clang")
-    assert direct.load() is None
-    with pytest.raises(CompilerNotFoundError):
-        direct.LAUNCHER.available()
-
-
-def test_a_launcher_that_does_not_compile_says_why_and_python_launches(
-    fresh, tmp_path, monkeypatch
-):
-    broken = tmp_path / "cuda_launch.cpp"
-    broken.write_text("#error this torch is too new\n", encoding="utf-8")
-    stock = torch_part.native_file
-    monkeypatch.setattr(
-        torch_part, "native_file", lambda n: broken if n == "cuda_launch.cpp" else stock(n)
-    )
-    with pytest.raises(NativeError, match="this torch is too new"):
-        direct.LAUNCHER.obtain()
-    assert direct.load() is None
-
-
-def _close(state, stock, found):
-    state.close()
-    found.put(kernel("exp") == stock)
+def _close(found):
+    dispatcher.overrides.serve("cuda", None)
+    found.put(kernel("exp") == "stock")
 
 
 def test_a_forked_process_gives_the_operators_back_for_itself(cpp):
-    stock = kernel("exp")
-    state = Registration(Chosen("exp"))
-    state.register()
-    try:
-        context = multiprocessing.get_context("fork")
-        found = context.Queue()
-        child = context.Process(target=_close, args=(state, stock, found))
-        child.start()
-        assert found.get(timeout=60)
-        child.join()
-        assert CPP in kernel("exp")
-    finally:
-        state.close()
-    assert kernel("exp") == stock
+    Registration(Chosen("exp")).register()
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=_close, args=(found,))
+    child.start()
+    assert found.get(timeout=60)
+    child.join()
+    assert kernel("exp") == CPP
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton finds a GPU here")

@@ -29,6 +29,7 @@ from pytest_udftorch.swap.operators.overload import arguments_of, is_exact, is_v
 from pytest_udftorch.swap.operators.row import TRIED, Held, Kind
 from pytest_udftorch.swap.operators.rows import ROWS, find
 from pytest_udftorch.swap.operators.table import reached
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.session.binder import binder
 from tests.operator_samples import QUICK, tensors, tree, walk, watching
 from tests.reproduce.test_contract_outside import CALLS, random
@@ -417,13 +418,20 @@ def test_a_row_that_names_other_functions_is_found(monkeypatch, lie):
     assert unnamed(found)["mish"] >= {"exp", "log1p", "tanh"}
 
 
-def test_the_launcher_in_c_has_the_overloads_that_the_rows_say():
-    launcher = direct.load()
-    assert launcher is not None
-    told = re.findall(r'\{"([^"]+)", ', header.launcher("cpu")[header.NAME])
+def test_kernels_in_c_are_for_the_overloads_that_the_rows_say():
+    cpp = direct.load()
+    assert cpp is not None
+    of_cpu = header.kernels()[header.NAME].partition("UDFTORCH_CUDA_KERNELS")[0]
+    told = re.findall(r'\{"([^"]+)", ', of_cpu)
     assert {"exp", "gelu_", "pow.Tensor_Scalar", "normal_", "rsqrt.out"} <= set(told)
-    assert all(map(launcher.knows, told))
-    assert not launcher.knows("atan2")
+
+    def kind(name):
+        place = f"aten::{name}", "CPU"
+        below = switchboard.python(place, torch.neg)
+        return switchboard.above(place, below, cpp.target, 1).kind
+
+    assert {kind(name) for name in told} == {"C++"}
+    assert kind("atan2") == "Python"
 
 
 # Overloads that nobody calls ----------------------------------------------------------------

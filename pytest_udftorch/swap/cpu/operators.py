@@ -141,6 +141,10 @@ class CpuOperators:
         self._use(loops)
         dispatcher.overrides.serve("cpu", made)
 
+    def forget(self) -> None:
+        """Make the kernels anew for the next session."""
+        self._made.clear()
+
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         self._use(None)

@@ -166,6 +166,10 @@ class CudaOperators:
             return None
         return found.launcher
 
+    def forget(self) -> None:
+        """Make the kernels anew for the next session."""
+        self._made.clear()
+
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         self._registration = None

@@ -71,9 +71,11 @@ class Override(Protocol):
     #: Number under which its calls are profiled, or -1.
     counter: int
 
-    @property
     def target(self) -> Target:
-        """What the override's board calls."""
+        """Make what the override's board calls.
+
+        The override does not keep it: a target in Python keeps the override.
+        """
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused, for all overrides of this kind."""
@@ -202,7 +204,7 @@ class Overrides(Stacked[Layer]):
                 name, key = target.place
                 if not {target.place, (name, key.removeprefix("Autograd"))} & wanted.keys():
                     yield target
-        yield from (override.target for override in wanted.values())
+        yield from (override.target() for override in wanted.values())
 
     def _apply(self) -> None:
         layers = [layer for _, layer in self._layers if isinstance(layer, StockOperators) or layer]

@@ -50,7 +50,7 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, compile_job
 _FLAGS: Final = (
     "--driver-mode=g++", "-std=c++20", *VALUE_FLAGS, "-Wall", "-shared", "-Wl,--no-undefined",
 )  # fmt: skip
-_HEADERS: Final = ("udf_operator.h", "udfprof.h")
+_HEADERS: Final = ("udf_operator.h", "kernel_of.h", "udfprof.h")
 _SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
 _SHIM: Final = "udf_shim.cpp"
 
@@ -223,10 +223,11 @@ class CppOverride:
         self._lib = lib
         self._index = index
 
-    @functools.cached_property
     def target(self) -> Target:
-        """What the override's board calls."""
-        return _made(self._lib, self._index, self.spec, self.counter)
+        """Make what the override's board calls."""
+        made = _made(self._lib, self._index, self.spec, self.counter)
+        kernel = self._lib.udfoperator_kernel(ctypes.c_void_p(made))
+        return switchboard.foreign((self.spec.operator, self.spec.key), kernel)
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused."""
@@ -263,8 +264,8 @@ def _cpp(udf: UdfOperator, module: _Module) -> _Function:
 
 
 @functools.cache
-def _made(lib: ctypes.CDLL, index: int, spec: Spec, counter: int) -> Target:
-    # The C++ object lives as long as the process, so it is made only once.
+def _made(lib: ctypes.CDLL, index: int, spec: Spec, counter: int) -> int:
+    # It lives as long as the process, so it is made only once.
     texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
     stocks = (ctypes.c_void_p(switchboard.kernel(n, spec.key)) for n in texts[:3:2])
     made, message = _message(
@@ -273,8 +274,7 @@ def _made(lib: ctypes.CDLL, index: int, spec: Spec, counter: int) -> Target:
     )  # fmt: skip
     if not made:
         raise errors.SourceError(f"torch rejects a kernel of {spec.operator}: {message}")
-    kernel = lib.udfoperator_kernel(ctypes.c_void_p(made))
-    return switchboard.foreign((spec.operator, spec.key), kernel)
+    return int(made)
 
 
 # Python ------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -75,9 +74,8 @@ class PythonOverride:
         self._maps = torch.Tag.pointwise in overload(spec.meta).tags if spec.meta else False
         self._tensors_at = [i for i, a in enumerate(self._positional) if str(a.type) == "Tensor"]
 
-    @functools.cached_property
     def target(self) -> Target:
-        """What the override's board calls."""
+        """Make what the override's board calls."""
         spec = self.spec
         self._stock = stock_kernel(spec.operator, spec.key)
         self.author_stock = stock_kernel(spec.author, spec.key)

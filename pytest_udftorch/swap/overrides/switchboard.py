@@ -33,9 +33,14 @@ from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 #: An overload (``aten::log.out``) and a dispatch key.
 Place = tuple[str, str]
 
-#: What no row names: layers of recurrent networks, and what the contract's root also stands for.
+#: What is overridden on the CPU, too, and does not map elements there; and what the contract's root
+#: also stands for.
 _OTHERS: Final = (
-    "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", "aten::sqrt.out", "aten::sqrt_",
+    "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+    "aten::log_sigmoid_forward", "aten::log_sigmoid_forward.output",
+    *(f"aten::normal.{name}{out}" for name in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
+      for out in ("", "_out")),
+    "aten::sqrt.out", "aten::sqrt_",
 )  # fmt: skip
 
 #: Operators above autograd, with the key below it: torch leaves their gradients to others.
@@ -97,8 +102,8 @@ def _failed(version: str, message: str) -> NativeError:
 SWITCHBOARD: Final = TorchPart(
     source="switchboard.cpp",
     headers=(
-        "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "libstdcxx.h", "overload.h",
-        "python_kernel.h", "udfprof.h",
+        "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "kernel_of.h", "libstdcxx.h",
+        "overload.h", "python_kernel.h", "udfprof.h",
     ),
     what="the switchboard of operators",
     failed=_failed,
@@ -124,10 +129,11 @@ class Board:
 class Target:
     """What a table has for a board. It is freed once nobody holds it and no thread is inside."""
 
-    def __init__(self, native: _Native, place: Place, address: int) -> None:
+    def __init__(self, native: _Native, place: Place, address: int, kind: str) -> None:
         self._native = native
         self.place = place
         self.address = address
+        self.kind = kind  # for people: Python, C++
 
     def __del__(self) -> None:
         self._native.drop(None, self.address)
@@ -138,8 +144,8 @@ class _Table:
 
     def __init__(self, native: _Native, targets: Iterable[Target]) -> None:
         self._native = native
-        self._targets = tuple(targets)
-        addresses = [t.address for t in self._targets]
+        self.targets = {t.place: t for t in targets}
+        addresses = [t.address for t in self.targets.values()]
         self.address = native.table((ctypes.c_void_p * len(addresses))(*addresses), len(addresses))
 
     def __del__(self) -> None:
@@ -219,14 +225,20 @@ class Switchboard:
         """
         found = self._boards.get((name, key))
         if found is None:
-            stock = compat.stock_kernel(name, key, _ABOVE_AUTOGRAD.get((name, key), ""))
+            try:
+                stock = compat.stock_kernel(name, key, _ABOVE_AUTOGRAD.get((name, key), ""))
+            except RuntimeError as error:
+                raise SwapError(
+                    f"torch has no kernel of {name} at {key}, so there is nothing to override: "
+                    f"{str(error).splitlines()[0]}"
+                ) from error
             message = ctypes.create_string_buffer(4096)
             address = native().board(name.encode(), key.encode(), message, len(message))
             if not address:
                 raise SwapError(
                     f"torch rejects a kernel for {name} at {key}: "
                     f"{message.value.decode(errors='replace')}. Another tool may have registered "
-                    "one, or the operator has no stock kernel."
+                    "one."
                 )
             found = self._boards.setdefault((name, key), Board(address, stock))
         return found
@@ -249,11 +261,12 @@ class Switchboard:
                 f"A kernel for {place[0]} at {place[1]} cannot be made: "
                 f"{message.value.decode(errors='replace')}."
             )
-        return Target(native(), place, made)
+        return Target(native(), place, made, "Python")
 
     def foreign(self, place: Place, kernel: int) -> Target:
         """Return the target of a kernel in C++, given by the address of its ``KernelFunction``."""
-        return Target(native(), place, native().foreign(self.board(*place).address, kernel))
+        made = native().foreign(self.board(*place).address, kernel)
+        return Target(native(), place, made, "C++")
 
     def kernel_of(self, target: Target) -> int:
         """Return the address of the kernel of a target, a ``KernelFunction``."""
@@ -270,7 +283,12 @@ class Switchboard:
             given: further arguments of it.
         """
         made = make(self.board(*place).address, below.address, *given)
-        return Target(native(), place, made) if made else below
+        return Target(native(), place, made, "C++") if made else below
+
+    def called(self, name: str, key: str) -> str:
+        """Return what the board of an overload calls now: ``stock``, ``Python`` or ``C++``."""
+        found = self._active and self._active.targets.get((name, key))
+        return found.kind if found else "stock"
 
     def switch(self, key: object, targets: Callable[[], Iterable[Target]]) -> None:
         """Make a table of targets the active one.

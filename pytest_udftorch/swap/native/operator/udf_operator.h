@@ -17,6 +17,7 @@
 #ifndef UDFTORCH_UDF_OPERATOR_H
 #define UDFTORCH_UDF_OPERATOR_H
 
+#include "kernel_of.h"
 #include "udfprof.h"
 
 #include <ATen/core/IListRef.h>
@@ -408,10 +409,6 @@ inline OperatorHandle find(const char *Name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(
       Text.substr(0, Dot).c_str(),
       Dot == std::string::npos ? "" : Text.substr(Dot + 1).c_str());
-}
-
-inline KernelFunction kernelOf(const OperatorHandle &Op, c10::DispatchKey Key) {
-  return Op.lookup(c10::DispatchKeySet(Key));
 }
 
 /// Runs \p Body. Returns 0, or -1 with what it threw in \p Message.

@@ -17,6 +17,7 @@
 #include "boards.h" // written by the build
 #include "cpu_kernels.h"
 #include "cuda_kernels.h"
+#include "kernel_of.h"
 
 #include <pthread.h>
 
@@ -53,7 +54,7 @@ Board &boardOf(const std::string &Name, c10::DispatchKey Key) {
   if (Found)
     return *Found;
   OperatorHandle Op = handleOf(Name);
-  KernelFunction Stock = Op.lookup(c10::DispatchKeySet(Key));
+  KernelFunction Stock = udf::detail::kernelOf(Op, Key);
   auto Made = std::make_unique<Board>(
       Board{Op, Key, boards().size() - 1, std::move(Stock), std::nullopt});
   std::optional<c10::impl::CppSignature> Signature;
