@@ -275,6 +275,125 @@ def test_batch_norm_in_layouts_that_only_python_knows():
     check(aten.native_batch_norm, x, None, None, None, None, True, 0.1, 1e-5, taken=0)
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 5), (3, 4, 3, 7), (2, 6, 1), (1, 12, 40, 9)], ids=str)
+@pytest.mark.parametrize("weighted", [0, 1, 2])
+def test_group_norm(shape, weighted):
+    n, channels = shape[:2]
+    size = math.prod(shape[2:])
+    x, grad = random(*shape), random(*shape, seed=1)
+    weight = random(channels, seed=2) if weighted else None
+    bias = random(channels, seed=3) if weighted == 2 else None
+    for groups in (1, 2, channels):
+        given = (n, channels, size, groups)
+        check(aten.native_group_norm, x, weight, bias, *given, 1e-5)
+        _, mean, rstd = aten.native_group_norm(x, weight, bias, *given, 1e-5)
+        for mask in ([True] * 3, [True, False, False], [False, True, False], [False, False, True]):
+            for g in (grad, grad[:, :1].expand_as(grad)):
+                check(aten.native_group_norm_backward, g, x, mean, rstd, weight, *given, mask)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_variances_norms_and_running_sums(layout):
+    for shape in ((7, 9), (3, 40, 5), (2, 300)):
+        x = LAYOUTS[layout](random(*shape))
+        for dims in (None, [0], [-1], [x.dim() - 1, 0]):
+            for keep in (False, True):
+                for name in ("var", "std", "var_mean", "std_mean"):
+                    call = getattr(aten, name).correction
+                    check(call, x, dims, correction=None, keepdim=keep)
+                    check(call, x, dims, correction=0, keepdim=keep)
+                for order in (2, 1, 2.0):
+                    check(aten.linalg_vector_norm, x, order, dims, keep)
+        check(aten.linalg_vector_norm, x, 3, None, False, taken=0)
+        for dim in range(-x.dim(), x.dim()):
+            check(aten.cumsum, x, dim)
+        for reduction in (0, 1, 2):
+            check(aten.mse_loss, x, LAYOUTS[layout](random(*shape, seed=1)), reduction)
+    check(aten.mse_loss, random(3, 4), random(1), 1, taken=0)
+
+
+# 16 bits ------------------------------------------------------------------------------------
+
+NARROW = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_products_and_sums_in_16_bits(dtype):
+    x, y, v = (random(*s).to(dtype) for s in ((9, 70), (70, 5), (70,)))
+    check(aten.mm, x, y)
+    check(aten.mv, x, v)
+    check(aten.dot, v, v)
+    check(aten.addmm, random(5).to(dtype), x, y, beta=0.5, alpha=2)
+    check(aten.addmv, random(9).to(dtype), x, v)
+    check(aten.bmm, x[None], y[None])
+    check(aten.baddbmm, random(5).to(dtype), x[None], y[None])
+    for asked in (None, dtype, WIDE):
+        check(aten.sum, x, dtype=asked)
+        check(aten.mean.dim, turned(x), [0], True, dtype=asked)
+        check(aten.sum.dim_IntList, x, [1], dtype=asked)
+    check(aten.sum, x, dtype=torch.float64, taken=0)
+    check(aten.mm, x, turned(turned(y).contiguous()))
+    check(aten.linalg_vector_norm, x, 2, None, False)
+    check(aten.var_mean.correction, x, [1], correction=1)
+    check(aten.mse_loss, x, x + 1, 1)
+    check(aten.cumsum, x, 1)
+    check(aten.sqrt, x.abs())
+    for exponent in (2, 3, -1, 0.5, -0.5):
+        check(aten.pow.Tensor_Scalar, x.abs() + 1, exponent)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_layers_in_16_bits(dtype):
+    x, w = random(2, 4, 9, 8).to(dtype), random(6, 4, 3, 3, seed=1).to(dtype)
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    check(aten.convolution, x, w, random(6).to(dtype), *rest)
+    grad = aten.convolution(x, w, None, *rest)
+    for mask in ([True] * 3, [False, True, False]):
+        check(aten.convolution_backward, grad, x, w, [6], *rest, mask)
+    m, target = random(5, 7).to(dtype), labels(7, 5)
+    soft = aten._softmax(m, 1, False)
+    for name in ("_softmax", "_log_softmax"):
+        check(getattr(aten, name), m, 1, False)
+        check(getattr(aten, f"{name}_backward_data"), m, soft, 1, dtype)
+    check(aten.nll_loss_forward, m, target, None, 1, -100)
+    check(aten.nll_loss_forward, m, target, random(7).to(dtype), 2, -100)
+    check(aten.embedding_dense_backward, m, labels(9, 5), 9, -1, False)
+    q, k = random(2, 4, 6, 8).to(dtype), random(2, 2, 5, 8).to(dtype)
+    for named in ({}, {"attn_mask": masks(6, 5)[0]}, {"attn_mask": masks(6, 5)[1].to(dtype)}):
+        check(getattr(aten, FLASH), q, k, k, **named)
+        out, logs = getattr(aten, FLASH)(q, k, k, **named)
+        back = getattr(aten, f"{FLASH}_backward")
+        check(back, q, q, k, k, out, logs, 0.0, False, **named)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("of_weight", [None, *NARROW, WIDE])
+def test_norms_in_16_bits(dtype, of_weight):
+    if of_weight not in (None, dtype, WIDE):
+        return
+    x, grad = random(3, 4, 5).to(dtype), random(3, 4, 5, seed=1).to(dtype)
+    made = (lambda n: None) if of_weight is None else (lambda n: random(n).to(of_weight))
+    w, b = made(5), made(5)
+    check(aten.native_layer_norm, x, [5], w, b, 1e-5)
+    _, mean, rstd = aten.native_layer_norm(x, [5], w, b, 1e-5)
+    check(aten.native_layer_norm_backward, grad, x, [5], mean, rstd, w, b, [True] * 3)
+    w, b = made(4), made(4)
+    check(aten.native_group_norm, x, w, b, 3, 4, 5, 2, 1e-5)
+    _, mean, rstd = aten.native_group_norm(x, w, b, 3, 4, 5, 2, 1e-5)
+    check(aten.native_group_norm_backward, grad, x, mean, rstd, w, 3, 4, 5, 2, [True] * 3)
+    check(aten._native_batch_norm_legit.no_stats, x, w, b, True, 0.1, 1e-5)
+    for stats in (None, WIDE, dtype):
+        mean, var = (None, None) if stats is None else random(2, 4).abs().to(stats)
+        for training in (True, False) if stats else (True,):
+            taken = int(stats is not dtype)
+            given = (x, w, b, mean, var, training, 0.1, 1e-5)
+            check(aten.native_batch_norm, *given, taken=taken)
+        _, *saved = aten.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5)
+        taken = int(of_weight is not None)
+        given = (grad, x, w, mean, var, *saved, True, 1e-5, [True] * 3)
+        check(aten.native_batch_norm_backward, *given, taken=taken)
+
+
 # Losses, rows and random numbers ------------------------------------------------------------
 
 
@@ -365,7 +484,6 @@ def test_other_dtypes_go_to_the_stock_kernel_or_to_python():
     wanted = x.double().numpy() @ x.double().numpy()
     assert torch.allclose(torch.mm(x.double(), x.double()), torch.from_numpy(wanted))
     assert x.long().sum().item() == sum(x.long().flatten().tolist())
-    check(aten.mm, x.bfloat16(), x.bfloat16(), taken=0)
     assert kernels().taken() == before
 
 

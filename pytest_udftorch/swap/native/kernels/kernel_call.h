@@ -94,6 +94,8 @@ using WindowsFunction = int(const Convolution *, const Threads *);
                   float *, const Threads *))                                   \
   F(fast_sums,                                                                 \
     void(int64_t, int64_t, int64_t, const float *, float *, const Threads *))  \
+  F(fast_prefixes,                                                             \
+    void(int64_t, int64_t, int64_t, const float *, float *, const Threads *))  \
   F(fast_scatter,                                                              \
     void(int64_t, int64_t, const int64_t *, const int64_t *, const int64_t *,  \
          int64_t, const float *, float *, const Threads *))                    \
@@ -175,27 +177,149 @@ struct Place {
   template <class... A> bool isStocks(const A &...) const { return false; }
 };
 
+bool isGiven(const OptionalTensor &X) { return X && X->defined(); }
+
+//===----------------------------------------------------------------------===//
+// 16 bits
+//===----------------------------------------------------------------------===//
+
+/// How the results of a call in 16 bits are rounded: their dtypes are stock's.
+enum class Rounds {
+  All,        ///< each to the dtype of the call
+  Mixed,      ///< the same; further arguments may be float32
+  First,      ///< the first so, further ones to the dtype of parameters
+  Weighted,   ///< the same, with a weight, which decides
+  Statistics, ///< the same, unless statistics are written in 16 bits
+  FirstOnly,  ///< the first so; further ones stay in float32
+  Never       ///< Python has such calls
+};
+
+/// The dtype in 16 bits of a call's tensors.
+struct Narrow {
+  std::optional<at::ScalarType> Found, Asked, Given;
+  bool Mixed = false, Wide = false;
+
+  void see(const Tensor &X) {
+    if (!X.defined() || !at::isFloatingType(X.scalar_type()))
+      return;
+    const at::ScalarType D = X.scalar_type();
+    if (D == at::kFloat)
+      Wide = true;
+    else if ((D != at::kBFloat16 && D != at::kHalf) || (Found && *Found != D))
+      Mixed = true;
+    else
+      Found = D;
+  }
+  void see(const OptionalTensor &X) {
+    if (X)
+      see(*X);
+  }
+  void see(at::ScalarType D) { Given = D; }
+  void see(const std::optional<at::ScalarType> &D) {
+    if (D)
+      Asked = D;
+  }
+  template <class T> void see(const T &) {}
+
+  bool is(const OptionalTensor &X) const {
+    return X && X->defined() && X->scalar_type() == *Found;
+  }
+  Tensor widened(const Tensor &X) const { return is(X) ? X.to(at::kFloat) : X; }
+  OptionalTensor widened(const OptionalTensor &X) const {
+    return X ? OptionalTensor(widened(*X)) : X;
+  }
+  std::optional<at::ScalarType>
+  widened(const std::optional<at::ScalarType> &) const {
+    return std::nullopt;
+  }
+  at::ScalarType widened(at::ScalarType) const { return at::kFloat; }
+  template <class T> const T &widened(const T &Given) const { return Given; }
+
+  Tensor rounded(const Tensor &X, at::ScalarType To) const {
+    return X.defined() ? X.to(To) : X;
+  }
+  Tensor rounded(Tensor X, Rounds, at::ScalarType) const {
+    return Asked == at::kFloat ? X : rounded(X, *Found);
+  }
+  template <class... T>
+  std::tuple<T...> rounded(std::tuple<T...> All, Rounds How,
+                           at::ScalarType Others) const {
+    std::apply(
+        [&](Tensor &First, auto &...Rest) {
+          First = rounded(First, *Found);
+          if (How == Rounds::All || How == Rounds::Mixed)
+            Others = *Found;
+          if (How != Rounds::FirstOnly)
+            ((Rest = rounded(Rest, Others)), ...);
+        },
+        All);
+    return All;
+  }
+};
+
+/// The dtype of results beside the first of a call in 16 bits: float32 if a
+/// parameter is.
+template <size_t... At, class Given>
+at::ScalarType parametersOf(const Narrow &N, const Given &All) {
+  bool Wide = false;
+  const auto See = [&](const OptionalTensor &X) {
+    Wide = Wide || (X && X->defined() && X->scalar_type() == at::kFloat);
+  };
+  (See(std::get<At>(All)), ...);
+  return Wide ? at::kFloat : *N.Found;
+}
+
 /// A kernel for calls of \p Type. \p Take gets the place, the contract and the
 /// arguments. It returns the result, or nothing for calls that go on to Python.
-template <class Type, auto Take> struct Kernel;
+template <class Type, auto Take, Rounds How, size_t... Parameters>
+struct Kernel;
 
-template <class R, class... A, auto Take>
-struct Kernel<R(A...), Take> final : c10::OperatorKernel {
+template <class R, class... A, auto Take, Rounds How, size_t... Parameters>
+struct Kernel<R(A...), Take, How, Parameters...> final : c10::OperatorKernel {
   explicit Kernel(Place P) : P(std::move(P)) {}
 
   R operator()(A... Given) {
     if (P.isStocks(Given...))
       return P.Stock.call<R, A...>(P.Op, P.Keys, std::forward<A>(Given)...);
     const Contract *C = InUse.load(std::memory_order_acquire);
-    if (C && !ToPython)
+    if (C && !ToPython) {
       if (auto Found = Take(P, *C, Given...)) {
         Taken.fetch_add(1, std::memory_order_relaxed);
         return *std::move(Found);
       }
+      if constexpr (How != Rounds::Never)
+        if (auto Found = narrowed(*C, Given...)) {
+          Taken.fetch_add(1, std::memory_order_relaxed);
+          return *std::move(Found);
+        }
+    }
     return P.Below.call<R, A...>(P.Op, P.Keys, std::forward<A>(Given)...);
   }
 
 private:
+  /// A call in 16 bits: float32 between two conversions.
+  std::optional<R> narrowed(const Contract &C,
+                            const std::decay_t<A> &...Given) {
+    Narrow N;
+    (N.see(Given), ...);
+    if (!N.Found || N.Mixed || (N.Wide && How == Rounds::All) ||
+        (N.Given && *N.Given != *N.Found) ||
+        (N.Asked && *N.Asked != *N.Found && *N.Asked != at::kFloat))
+      return std::nullopt;
+    const std::tuple<const std::decay_t<A> &...> All(Given...);
+    if constexpr (How == Rounds::Weighted)
+      if (!(isGiven(std::get<Parameters>(All)) && ...))
+        return std::nullopt;
+    if constexpr (How == Rounds::Statistics)
+      if (N.is(std::get<3>(All)) || N.is(std::get<4>(All)))
+        return std::nullopt;
+    std::optional<R> Found = Take(P, C, N.widened(Given)...);
+    if (!Found)
+      return Found;
+    return N.rounded(*std::move(Found), How,
+                     parametersOf<Parameters...>(N, All));
+  }
+
   const Place P;
 };
 
@@ -223,8 +347,6 @@ template <class... T> bool areOurs(const Tensor &X, const T &...Others) {
   else
     return isPlain(X, at::kFloat) && areOurs(Others...);
 }
-
-bool isGiven(const OptionalTensor &X) { return X && X->defined(); }
 
 /// Whether a vector has one number for each of \p Count things, or is not
 /// there.

@@ -320,6 +320,122 @@ batchNormBackward(const Place &, const Contract &C, const Tensor &Grad,
   return Three(Y, Part(0), Part(1));
 }
 
+//===----------------------------------------------------------------------===//
+// Group norm
+//===----------------------------------------------------------------------===//
+
+/// The sizes of a group norm; nothing where stock has the words.
+struct GroupSizes {
+  int64_t Samples, Channels, Positions, Groups;
+
+  static std::optional<GroupSizes> of(const Tensor &X, const c10::SymInt &N,
+                                      const c10::SymInt &C,
+                                      const c10::SymInt &Size, int64_t Group) {
+    const auto Samples = N.maybe_as_int(), Channels = C.maybe_as_int();
+    const auto Positions = Size.maybe_as_int();
+    if (!Samples || !Channels || !Positions || !areOurs(X) || !X.numel() ||
+        X.dim() < 2 || !X.is_contiguous() || X.size(0) != *Samples ||
+        X.size(1) != *Channels || product(X.sizes().slice(2)) != *Positions ||
+        Group < 1 || *Channels % Group)
+      return std::nullopt;
+    return GroupSizes{*Samples, *Channels, *Positions, Group};
+  }
+  /// A row for each group of a sample.
+  Rows rows(const Tensor &X) const {
+    Rows S{Samples * Groups, Channels / Groups * Positions};
+    S.X = read(X);
+    return S;
+  }
+};
+
+std::optional<Three> groupNorm(const Place &, const Contract &C,
+                               const Tensor &X, const OptionalTensor &Weight,
+                               const OptionalTensor &Bias, c10::SymInt N,
+                               c10::SymInt Channels, c10::SymInt Positions,
+                               int64_t Group, double Eps) {
+  const auto G = GroupSizes::of(X, N, Channels, Positions, Group);
+  if (!G || !isVector(Weight, G->Channels) || !isVector(Bias, G->Channels))
+    return std::nullopt;
+  const Dense W(Weight), B(Bias);
+  Tensor Y = made(X.sizes()), Mean = made({G->Samples, Group}),
+         Rstd = made({G->Samples, Group});
+  Rows S = G->rows(X);
+  S.Mean = written(Mean);
+  S.Rstd = written(Rstd);
+  S.Y = written(Y);
+  S.Eps = Eps;
+  const Threads T = C.threads("aten::group_norm");
+  if (C.fast_layer_norm(&S, &T))
+    return std::nullopt;
+  float *Numbers = written(Y);
+  for (int64_t I = 0; I < G->Samples * G->Channels; ++I) {
+    float *Plane = Numbers + I * G->Positions;
+    const int64_t At = I % G->Channels;
+    if (W.read())
+      for (int64_t P = 0; P < G->Positions; ++P)
+        Plane[P] *= W.read()[At];
+    if (B.read())
+      for (int64_t P = 0; P < G->Positions; ++P)
+        Plane[P] += B.read()[At];
+  }
+  return Three(Y, Mean, Rstd);
+}
+
+std::optional<Three> groupNormBackward(const Place &, const Contract &C,
+                                       const Tensor &Grad, const Tensor &X,
+                                       const Tensor &Mean, const Tensor &Rstd,
+                                       const OptionalTensor &Weight,
+                                       c10::SymInt N, c10::SymInt Channels,
+                                       c10::SymInt Positions, int64_t Group,
+                                       std::array<bool, 3> Wanted) {
+  const auto G = GroupSizes::of(X, N, Channels, Positions, Group);
+  if (!G || !areOurs(Grad, Mean, Rstd) || Grad.sizes() != X.sizes() ||
+      !isVector(Weight, G->Channels) || Mean.numel() != G->Samples * Group ||
+      Rstd.numel() != G->Samples * Group)
+    return std::nullopt;
+  const Tensor Gradient = Grad.contiguous();
+  const Tensor Means = Mean.contiguous(), Rstds = Rstd.contiguous();
+  const Dense W(Weight);
+  const Threads T = C.threads("aten::group_norm_backward");
+  const int64_t Planes = G->Samples * G->Channels;
+  Rows S = G->rows(X);
+  S.Mean = const_cast<float *>(read(Means));
+  S.Rstd = const_cast<float *>(read(Rstds));
+  Tensor Y, OfWeight, OfBias, Scaled = Gradient, Products;
+  if (Wanted[0]) {
+    if (W.read()) {
+      Scaled = made(X.sizes());
+      for (int64_t I = 0; I < Planes; ++I)
+        for (int64_t P = I * G->Positions; P < (I + 1) * G->Positions; ++P)
+          written(Scaled)[P] = read(Gradient)[P] * W.read()[I % G->Channels];
+    }
+    Y = made(X.sizes());
+    S.Grad = read(Scaled);
+    S.Y = written(Y);
+    if (C.fast_layer_norm_backward(&S, &T))
+      return std::nullopt;
+  }
+  const auto PerChannel = [&](const Tensor &Terms) {
+    Tensor Each = made({G->Samples, G->Channels});
+    Tensor Found = made({G->Channels});
+    sums(C, Planes, G->Positions, 1, read(Terms), written(Each));
+    sums(C, 1, G->Samples, G->Channels, read(Each), written(Found));
+    return Found;
+  };
+  if (Wanted[1]) {
+    Products = made(X.sizes());
+    S.Grad = read(Gradient);
+    S.Y = nullptr;
+    S.Second = written(Products);
+    if (C.fast_layer_norm_backward(&S, &T))
+      return std::nullopt;
+    OfWeight = PerChannel(Products);
+  }
+  if (Wanted[2])
+    OfBias = PerChannel(Gradient);
+  return Three(Y, OfWeight, OfBias);
+}
+
 } // namespace
 
 #endif

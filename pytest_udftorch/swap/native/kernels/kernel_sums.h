@@ -6,6 +6,8 @@
 
 #include "kernel_call.h"
 
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sub.h>
 #include <bitset>
 
 namespace {
@@ -174,7 +176,7 @@ std::optional<Tensor> power(const Place &P, const Contract &C, const Tensor &X,
   if (Exponent.isSymbolic() || Exponent.isComplex())
     return std::nullopt;
   const double By = Exponent.toDouble();
-  if (isByProducts(By))
+  if (areOurs(X) && isByProducts(By))
     return P.Stock.call<Tensor, const Tensor &, const c10::Scalar &>(
         P.Op, P.Keys, X, Exponent);
   if (std::abs(By) != 0.5 || !isFilled(X))
@@ -190,7 +192,7 @@ std::optional<Tensor> power(const Place &P, const Contract &C, const Tensor &X,
 
 Tensor *powerInPlace(const Place &P, const Contract &, Tensor &X,
                      const c10::Scalar &Exponent) {
-  if (Exponent.isSymbolic() || Exponent.isComplex() ||
+  if (Exponent.isSymbolic() || Exponent.isComplex() || !areOurs(X) ||
       !isByProducts(Exponent.toDouble()))
     return nullptr;
   P.Stock.call<Tensor &, Tensor &, const c10::Scalar &>(P.Op, P.Keys, X,
@@ -199,8 +201,110 @@ Tensor *powerInPlace(const Place &P, const Contract &, Tensor &X,
 }
 
 //===----------------------------------------------------------------------===//
+// Variances, norms and running sums
+//===----------------------------------------------------------------------===//
+
+/// Variances and means; nothing where there are no degrees of freedom, which
+/// stock warns of.
+std::optional<std::tuple<Tensor, Tensor>>
+spread(const Contract &C, const Tensor &X, at::OptionalIntArrayRef Named,
+       const std::optional<c10::Scalar> &Correction, bool Keep) {
+  const auto Over = areOurs(X) && X.numel() ? chosen(X, Named) : std::nullopt;
+  if (!Over ||
+      (Correction && (Correction->isSymbolic() || Correction->isComplex())))
+    return std::nullopt;
+  Tensor Mean = over(C, X, *Over, true);
+  const double Count =
+      static_cast<double>(X.numel()) / static_cast<double>(Mean.numel());
+  const double Free = Count - (Correction ? Correction->toDouble() : 1);
+  if (!(Free > 0))
+    return std::nullopt;
+  divide(Mean, Count);
+  const Tensor D = at::sub(X, Mean);
+  Tensor Var = over(C, at::mul(D, D), *Over, Keep);
+  divide(Var, Free);
+  return std::tuple(Var, Keep ? Mean : Mean.view(Var.sizes()));
+}
+
+template <bool Root>
+std::optional<Tensor> variance(const Place &, const Contract &C,
+                               const Tensor &X, at::OptionalIntArrayRef Named,
+                               const std::optional<c10::Scalar> &Correction,
+                               bool Keep) {
+  auto Found = spread(C, X, Named, Correction, Keep);
+  if (!Found)
+    return std::nullopt;
+  Tensor &Y = std::get<0>(*Found);
+  if (Root)
+    roots(C, Y, Y);
+  return Y;
+}
+
+template <bool Root>
+std::optional<std::tuple<Tensor, Tensor>>
+varianceAndMean(const Place &, const Contract &C, const Tensor &X,
+                at::OptionalIntArrayRef Named,
+                const std::optional<c10::Scalar> &Correction, bool Keep) {
+  auto Found = spread(C, X, Named, Correction, Keep);
+  if (Found && Root)
+    roots(C, std::get<0>(*Found), std::get<0>(*Found));
+  return Found;
+}
+
+/// The root of a sum of squares, or a sum of magnitudes.
+std::optional<Tensor> vectorNorm(const Place &, const Contract &C,
+                                 const Tensor &X, const c10::Scalar &Order,
+                                 at::OptionalIntArrayRef Named, bool Keep,
+                                 std::optional<at::ScalarType> Asked) {
+  if (!areOurs(X) || !X.numel() || !isFloat32(Asked) || Order.isSymbolic() ||
+      Order.isComplex())
+    return std::nullopt;
+  const double Power = Order.toDouble();
+  const auto Over = chosen(X, Named);
+  if (!Over || (Power != 1 && Power != 2))
+    return std::nullopt;
+  if (Power == 1)
+    return over(C, X.abs(), *Over, Keep);
+  Tensor Y = over(C, at::mul(X, X), *Over, Keep);
+  roots(C, Y, Y);
+  return Y;
+}
+
+std::optional<Tensor> cumsum(const Place &, const Contract &C, const Tensor &X,
+                             int64_t D, std::optional<at::ScalarType> Asked) {
+  if (!areOurs(X) || !X.numel() || !X.dim() || !isFloat32(Asked) ||
+      D < -X.dim() || D >= X.dim())
+    return std::nullopt;
+  D += D < 0 ? X.dim() : 0;
+  const Tensor Source = X.contiguous();
+  Tensor Y = made(X.sizes());
+  const Threads T = C.threads("aten::cumsum");
+  C.fast_prefixes(product(X.sizes().slice(0, D)), X.size(D),
+                  product(X.sizes().slice(D + 1)), read(Source), written(Y),
+                  &T);
+  return Y;
+}
+
+//===----------------------------------------------------------------------===//
 // Losses
 //===----------------------------------------------------------------------===//
+
+/// The squared error.
+std::optional<Tensor> mseLoss(const Place &, const Contract &C, const Tensor &X,
+                              const Tensor &Target, int64_t Reduction) {
+  if (!areOurs(X, Target) || X.sizes() != Target.sizes())
+    return std::nullopt;
+  Tensor D = at::sub(X, Target);
+  D = at::mul(D, D);
+  if (!Reduction)
+    return D;
+  D = D.contiguous();
+  Tensor Y = made({});
+  sums(C, 1, D.numel(), 1, read(D), written(Y));
+  if (Reduction == 1)
+    divide(Y, static_cast<double>(D.numel()));
+  return Y;
+}
 
 /// The negative log-likelihood of rows, of which there are \p Positions in each
 /// of some samples, and the total weight.
