@@ -553,7 +553,8 @@ def test_a_profile_sees_the_calls_in_python():
         x @ x
         x.softmax(1)
     assert kernels().taken() == before
-    assert {"aten::mm", "aten::_softmax"} <= {row.operator for row in session.profile.operators()}
+    rows = session.profile.rows("function")
+    assert {"aten::mm", "aten::_softmax"} <= {row.key["function"] for row in rows}
 
 
 def test_threads_call_while_sessions_open_and_close():
