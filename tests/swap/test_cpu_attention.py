@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_udftorch import patched
 from pytest_udftorch.swap import coverage
 from pytest_udftorch.swap.cpu import attention, operators
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 ATEN = torch.ops.aten
 FORWARD = getattr(ATEN, attention.FORWARD)
@@ -202,12 +203,12 @@ def test_a_profile_counts_in_the_operator():
 
 def test_it_is_overridden_and_given_back():
     names = (attention.FORWARD, attention.BACKWARD)
-    before = [str(torch.library.get_kernel(f"aten::{n}", "CPU")) for n in names]
+    before = [switchboard.called(f"aten::{n}", "CPU") for n in names]
     assert set(names) <= set(operators.overloads(frozenset(("exp",))))
     given = inputs(1, 2, 2, 20, 30, 16)
     results = run(*given)
     with patched("corem", functions=("exp",)):
         assert not torch.equal(run(*given)[0], results[0])
-        assert before != [str(torch.library.get_kernel(f"aten::{n}", "CPU")) for n in names]
-    assert before == [str(torch.library.get_kernel(f"aten::{n}", "CPU")) for n in names]
+        assert before != [switchboard.called(f"aten::{n}", "CPU") for n in names]
+    assert before == [switchboard.called(f"aten::{n}", "CPU") for n in names]
     assert all(map(torch.equal, run(*given), results))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -446,6 +447,8 @@ def test_a_swap_that_reaches_nothing_is_an_error(shifted, monkeypatch):
     bound = binder()
     wrong = [s for s in bound.slots if bound.symbols[s.symbol].function == "sin"]
     monkeypatch.setattr(bound, "slots", wrong)
+    monkeypatch.setattr(bound, "_steps", OrderedDict())
+    monkeypatch.setattr(session_module, "_plans", OrderedDict())
     with pytest.raises(SwapError, match=r"torch\.exp .* did not call any rebound"):
         patched(shifted).__enter__()
 
@@ -455,6 +458,7 @@ def test_a_libtorch_without_the_symbols(shifted, monkeypatch):
     lean = Binder(runtime(), ("libc10.so",))
     assert {s.symbol for s in lean.slots} <= {"log", "exp", "pow"}
     monkeypatch.setattr("pytest_udftorch.swap.session.binder._binder", lean)
+    monkeypatch.setattr(session_module, "_plans", OrderedDict())
     with pytest.raises(UnknownFunctionError, match=re.escape("calls float32 'exp'")):
         patched(shifted).__enter__()
 

@@ -332,7 +332,7 @@ def test_a_kernel_in_python_may_enter_a_mode_of_its_own():
     assert seen == ["aten.add.Tensor"]
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
 def test_a_graph_that_is_traced_has_the_operator_and_not_its_inside():
     def log(self):
         assert isinstance(self.shape[0], int)  # no number of the tracer's

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Final
@@ -64,6 +65,8 @@ class Follower:
         self._hook: ImportHook | None = None
         #: Whether an interrupt left the compilers half changed.
         self.in_doubt = False
+        #: The thread that is switching, and has told Dynamo not to compile; 0 for none.
+        self._switching = 0
         #: Whether only eager operators follow.
         self._eager = False
 
@@ -89,15 +92,18 @@ class Follower:
             self._switch(active)
             return
         compat.check_changed(frames)
-        held = compat.is_compiling(frames)
-        if held and not wait:
+        here = threading.get_ident()
+        within = here == self._switching  # a signal handler, or the collector, inside a switch
+        held = within or compat.is_compiling(frames)
+        if held and not within and not wait:
             raise SessionBusyError(
                 "torch.compile is compiling in this thread: a backend, or a hook of one, opens the "
                 "session. The compiled code would mix the functions of two libraries. Open the "
                 "session before the model is called."
             )
-        taken = False
+        taken, before = False, self._switching
         try:
+            self._switching = here
             taken = frames.compile_lock.acquire(blocking=wait)
             if not taken:
                 raise SessionBusyError(
@@ -107,6 +113,7 @@ class Follower:
                 )
             self._switch(active)
         finally:
+            self._switching = before
             # An interrupt can come between taking the lock and setting ``taken``.
             if taken or (not held and compat.is_compiling(frames)):
                 frames.compile_lock.release()

@@ -186,9 +186,13 @@ def _strides(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.stride()[:3])
 
 
+#: Integers from here on are of 64 bits for Triton.
+_WIDE: Final = 2**31
+
+
 def _like(number: int) -> tuple[bool, bool, bool]:
     """Return what Triton compiles a kernel for in an integer."""
-    return number % 16 == 0, number == 1, abs(number) >= 2**31
+    return number % 16 == 0, number == 1, abs(number) >= _WIDE
 
 
 def _run(launcher: Launcher, kernel: str, operator: str, problem: _Problem, tensors: Any,
@@ -205,15 +209,18 @@ def _run(launcher: Launcher, kernel: str, operator: str, problem: _Problem, tens
     bias = problem.bias
     numbers = [n for t in strided for n in _strides(t)]
     numbers += (0, 0, 0, 0) if bias is None else bias.stride()
+    # Sizes matter by their type alone: see ``flash``.
+    scores = problem.scores()
+    kinds = (*map(_like, numbers), *(abs(n) >= _WIDE for n in (*sizes, scores)))
     numbers += sizes
     given = [t for t in (*tensors, bias, problem.seed) if t is not None]
     pattern = tuple(None if t is None else t.dtype for t in (*tensors, bias, problem.seed))
-    key = (kernel, index, pattern, alignment(given), *map(_like, numbers), row is None,
-           *constants.values(), *blocks)  # fmt: skip
+    key = (kernel, index, pattern, alignment(given), *kinds, row is None, *constants.values(),
+           *blocks)  # fmt: skip
     launcher.launch(
         key, kernel, grid,
         (*tensors, bias, problem.seed, *numbers, problem.offset, float(problem.scale),
-         float(problem.dropout), problem.scores(), row),
+         float(problem.dropout), scores, row),
         constants, blocks.warps, blocks.registers, blocks.stages,
     )  # fmt: skip
 

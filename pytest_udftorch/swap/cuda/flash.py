@@ -30,6 +30,12 @@ _ONES = tl.constexpr(16)
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 
+#: Numbers of heads, rows and scores: kernels are compiled for none of them, as every token that is
+#: decoded with a cache brings other ones.
+_SIZES = [
+    "heads", "group", "queries", "keys", "lse_row", "blocks", "offset", "counted",
+]  # fmt: skip
+
 
 @triton.jit
 def _shrink_one(growth, less):
@@ -164,7 +170,7 @@ def _forward_step(
     return out, total, highest
 
 
-@triton.jit(do_not_specialize=["heads", "offset", "counted"])
+@triton.jit(do_not_specialize=_SIZES)
 def attention_forward(
     q, k, v, out, lse, bias, seed, q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch,
     v_head, v_row, o_batch, o_head, o_row, b_batch, b_head, b_row, b_key, heads, group, queries,
@@ -287,7 +293,7 @@ def _query_step(
     return tl.dot(inner.to(k_rows.dtype), k_rows, total, input_precision="ieee")
 
 
-@triton.jit(do_not_specialize=["heads", "offset", "counted"])
+@triton.jit(do_not_specialize=_SIZES)
 def attention_queries(
     q, k, v, grad, lse, less, gq, bias, seed, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, g_batch, g_head, g_row, r_batch, r_head, r_row, b_batch, b_head,
@@ -357,7 +363,7 @@ def _key_step(
     return of_keys, of_values
 
 
-@triton.jit(do_not_specialize=["heads", "offset", "counted"])
+@triton.jit(do_not_specialize=_SIZES)
 def attention_keys(
     q, k, v, grad, lse, less, gk, gv, bias, seed, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, g_batch, g_head, g_row, r_batch, r_head, r_row, w_batch, w_head,

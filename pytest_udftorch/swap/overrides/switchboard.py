@@ -33,15 +33,20 @@ from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 #: An overload (``aten::log.out``) and a dispatch key.
 Place = tuple[str, str]
 
-#: What is overridden on the CPU, too, and does not map elements there; and what the contract's root
-#: also stands for.
-_OTHERS: Final = (
+#: What is overridden on the CPU, too, and does not map elements there.
+_ALSO_ON_CPU: Final = (
     "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
     "aten::log_sigmoid_forward", "aten::log_sigmoid_forward.output",
     *(f"aten::normal.{name}{out}" for name in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
       for out in ("", "_out")),
-    "aten::sqrt.out", "aten::sqrt_",
 )  # fmt: skip
+
+#: What kernels of GPUs call the stock kernels of.
+_CALLED_ON_CUDA: Final = ("aten::special_i0e", "aten::special_i1e")
+
+#: Operators of the contract whose function has the type of an ``out=`` overload: it stands for all.
+_IN_ALL_FORMS: Final = ("aten::sqrt", "aten::addcmul", "aten::addcdiv")
+_FORMS: Final = ("_", ".out")
 
 #: Operators above autograd, with the key below it: torch leaves their gradients to others.
 _ABOVE_AUTOGRAD: Final[dict[Place, str]] = {
@@ -63,7 +68,9 @@ def places() -> list[Place]:
     """
     udfs = [udf for those in find_library(_CONTRACT).operators.values() for udf in those]
     found = {(udf.name, key) for udf in udfs for key in udf.dispatch_keys}
-    found |= {(name, "CPU") for name in _OTHERS} | {*_ABOVE_AUTOGRAD}
+    found |= {(name + form, key) for name, key in found if name in _IN_ALL_FORMS for form in _FORMS}
+    found |= {(name, "CPU") for name in _ALSO_ON_CPU} | {(name, "CUDA") for name in _CALLED_ON_CUDA}
+    found |= {*_ABOVE_AUTOGRAD}
     for row in ROWS:
         whole = () if row.whole is None else (row.whole,)
         found |= {(f"aten::{n}", "CUDA") for op in (*row.cuda, *whole) for n in op.overloads}

@@ -49,6 +49,11 @@ std::map<Place, std::unique_ptr<Board>> &boards() {
   return *All;
 }
 
+/// torch 2.11 warns of the first kernel in a process that lies above another.
+struct Quiet : c10::WarningHandler {
+  void process(const c10::Warning &) override {}
+};
+
 Board &boardOf(const std::string &Name, c10::DispatchKey Key) {
   auto &Found = boards()[{Name, Key}];
   if (Found)
@@ -63,6 +68,8 @@ Board &boardOf(const std::string &Name, c10::DispatchKey Key) {
                               ? Type->second(*Made, Signature)
                               : KernelFunction::makeFromBoxedFunctor(
                                     std::make_unique<BoxedSwitch>(*Made));
+  Quiet Handler;
+  c10::WarningUtils::WarningHandlerGuard Handled(&Handler);
   // It stays to the end: torch must not call it while the process goes down.
   Made->Registration.emplace(c10::Dispatcher::singleton().registerImpl(
       Op.operator_name(), Key, std::move(Kernel), Signature, nullptr,
