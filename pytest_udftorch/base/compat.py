@@ -151,6 +151,25 @@ _NODE: Final = PrivateName(
 _NODE_NUMBER: Final = PrivateName(
     "torch.autograd.graph.Node", "_sequence_nr", "to know which layer a gradient belongs to"
 )
+_CONVOLUTION: Final = PrivateName(
+    "torch._C", "_select_conv_backend", "to lay out a convolution as torch does"
+)
+_CONVOLUTION_FORMAT: Final = PrivateName(
+    "torch._C", "_conv_determine_backend_memory_format", "to lay out a convolution as torch does"
+)
+
+
+def convolution_format(input: Any, weight: Any, *rest: Any) -> Any:
+    """Return the format of memory in which torch's kernel gives the result of a convolution.
+
+    Args:
+        input: as ``aten::convolution`` takes it.
+        weight: likewise.
+        rest: the arguments after these.
+    """
+    bias, *how = rest
+    backend = _CONVOLUTION.get()(input, weight, bias, *how, None)
+    return _CONVOLUTION_FORMAT.get()(input, weight, backend)
 
 
 def operator_names() -> list[str]:
@@ -195,6 +214,12 @@ def stock_kernel(name: str, key: str, below: str = "") -> Any:
     return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
 
 
+def seen_by(stock: Any, key: str) -> Any:
+    """Return what :func:`stock_kernel` returned, which goes on to a higher key: that of modes."""
+    (keys,) = stock.args
+    return functools.partial(stock.func, keys | _KEY_SET.get()(getattr(_KEY.get(), key)))
+
+
 def no_torch_function() -> Any:
     """Return a context without ``TorchFunctionMode`` and ``__torch_function__``."""
     return _no_function()()
@@ -215,9 +240,14 @@ def dispatch_mode() -> Any:
     return _DISPATCH_MODE.get()
 
 
-def is_followed() -> bool:
-    """Tell whether ``torch.func`` or a mode of the dispatcher follows this thread's operators."""
-    return bool(_TRANSFORMS.get()() or _MODES.get()())
+def is_transformed() -> bool:
+    """Tell whether ``torch.func`` follows this thread's operators."""
+    return bool(_TRANSFORMS.get()())
+
+
+def is_in_mode() -> bool:
+    """Tell whether a mode of the dispatcher follows this thread's operators."""
+    return bool(_MODES.get()())
 
 
 def packet(overload: Any) -> Any:

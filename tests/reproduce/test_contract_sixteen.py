@@ -132,6 +132,7 @@ def more(dtype):
         x.clone().pow_(3), x.clone().index_add_(0, torch.arange(12), y),
         x.clone().scatter_add_(0, torch.zeros(12, 10, dtype=torch.int64), y),
         torch.ops.aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5)[0],
+        torch.ops.aten._native_batch_norm_legit_no_training(x, None, None, *y[:2], 0.1, 1e-5)[0],
     ]  # fmt: skip
     z, ones = x.clone().requires_grad_(), torch.ones(12, dtype=torch.int64)
     F.mse_loss(z.softmax(1), y).backward()

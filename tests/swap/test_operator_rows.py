@@ -116,6 +116,9 @@ OURS = {
     "legit": lambda: aten._native_batch_norm_legit.no_stats(
         IMAGES, None, None, True, 0.1, 1e-5
     ),
+    "evaluated": lambda: aten._native_batch_norm_legit_no_training(
+        IMAGES, None, None, torch.ones(2), torch.ones(2), 0.1, 1e-5
+    ),
     "functional": lambda: aten._native_batch_norm_legit_functional(
         IMAGES, None, None, torch.zeros(2), torch.ones(2), True, 0.1, 1e-5
     ),
@@ -477,8 +480,8 @@ LOOPS = {
     **dict.fromkeys(("native_layer_norm", "native_group_norm", "_fused_rms_norm"), "layer_norm"),
     **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward",
                      "_fused_rms_norm_backward"), "layer_norm_backward"),
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"),
-                    "batch_norm"),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
+                     "_native_batch_norm_legit_no_training"), "batch_norm"),
     **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward"),
                     "batch_norm_backward"),
     **dict.fromkeys(("_adaptive_avg_pool2d_backward",), "avg_pool_backward"),

@@ -45,6 +45,7 @@ from pytest_udftorch.swap.contract.norms import (
     batch_norm,
     batch_norm_alone,
     batch_norm_backward,
+    batch_norm_in_evaluation,
     group_norm,
     group_norm_backward,
     std,
@@ -67,6 +68,7 @@ from pytest_udftorch.swap.contract.products import (
     convolution,
     convolution_backward,
     dot,
+    laid_out,
     mm,
     mv,
 )
@@ -148,14 +150,17 @@ baddbmm = sixteen(baddbmm)
 batch_norm = sixteen(batch_norm)
 batch_norm_alone = sixteen(batch_norm_alone)
 batch_norm_backward = sixteen(batch_norm_backward)
+batch_norm_in_evaluation = sixteen(batch_norm_in_evaluation)
 bernoulli_float_ = sixteen(bernoulli_float_)
 bernoulli_tensor_ = sixteen(bernoulli_tensor_)
 binary_cross_entropy = sixteen(binary_cross_entropy)
 binary_cross_entropy_backward = sixteen(binary_cross_entropy_backward)
 binary_cross_entropy_with_logits = sixteen(binary_cross_entropy_with_logits)
 bmm = sixteen(bmm)
-convolution = sixteen(convolution)
-convolution_backward = sixteen(convolution_backward)
+# The inner form stands for itself: the other one calls it while torch.jit.trace records.
+inner_convolution = laid_out(sixteen(convolution))
+convolution = laid_out(sixteen(convolution))
+convolution_backward = laid_out(sixteen(convolution_backward), 1)
 cumsum = sixteen(cumsum)
 dot = sixteen(dot)
 embedding_backward = sixteen(embedding_backward)
@@ -236,6 +241,7 @@ __all__ = [
     "batch_norm",
     "batch_norm_alone",
     "batch_norm_backward",
+    "batch_norm_in_evaluation",
     "bernoulli_float_",
     "bernoulli_tensor_",
     "binary_cross_entropy",
@@ -278,6 +284,7 @@ __all__ = [
     "index_add",
     "index_add_",
     "index_put_",
+    "inner_convolution",
     "layer_norm",
     "layer_norm_backward",
     "lerp",

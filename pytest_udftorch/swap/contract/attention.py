@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pytest_udftorch.swap.contract.layouts import spreads
+from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
-from pytest_udftorch.swap.contract.products import batch_product
 from pytest_udftorch.swap.contract.sums import over
 
 
-def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
-    """Tell whether a call has results, and no dropout inside of it."""
+def taken(query: Any, key: Any, value: Any, dropout_p: float, mask: Any = None) -> bool:
+    """Tell whether a call has results, no dropout inside of it, and a mask that fits."""
     return bool(
         not dropout_p
         and query.dim() == key.dim() == value.dim() == 4
@@ -22,6 +23,10 @@ def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
         and key.shape[1:] == value.shape[1:]
         and query.shape[1] % key.shape[1] == 0
         and query.shape[3] == key.shape[3]
+        and (
+            mask is None
+            or (mask.dim() in (2, 4) and spreads(mask.shape, (*query.shape[:3], key.shape[2])))
+        )
     )
 
 
@@ -31,7 +36,7 @@ def _shared(x: Any, heads: int) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    found = batch_product(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
+    found = contract().products(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
     return found.view(*a.shape[:-1], b.shape[-1])
 
 
@@ -71,7 +76,7 @@ def attention(
     """Return the attended values, and the logarithms of the sums of exponentials."""
     import torch
 
-    if not taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p, attn_mask):
         return stock(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     heads = query.shape[1]
     scores = _scores(query, _shared(key, heads), is_causal, attn_mask, scale)[0]
@@ -86,7 +91,7 @@ def attention_backward(  # noqa: PLR0913
     is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
-    if not taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p, attn_mask):
         return stock(
             grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
             attn_mask=attn_mask, scale=scale,
@@ -106,4 +111,9 @@ def _gathered(gradient: Any, like: Any) -> Any:
     """Add up what heads that shared one head give it; the layout is the stock kernel's."""
     if gradient.shape != like.shape:
         gradient = over(gradient.unflatten(1, (like.shape[1], -1)), [2])
-    return gradient.transpose(1, 2).contiguous().transpose(1, 2)
+    return by_positions(gradient)
+
+
+def by_positions(x: Any) -> Any:
+    """Lay heads out beside each other, for each position."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)

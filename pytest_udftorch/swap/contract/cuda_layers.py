@@ -9,7 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from pytest_udftorch.swap.contract.attention import attention, attention_backward, taken
+from pytest_udftorch.swap.contract.attention import (
+    attention,
+    attention_backward,
+    by_positions,
+    taken,
+)
 from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
 from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.swap.contract.sums import over
@@ -80,6 +85,9 @@ def cudnn_batch_norm_backward(
 
 # Attention --------------------------------------------------------------------------------
 
+#: Memory-efficient attention has room for the sums of so many rows, or a multiple.
+_ROOM: Final = 32
+
 
 def efficient_attention(
     query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool,
@@ -88,15 +96,20 @@ def efficient_attention(
     """Return the attended values, the logarithms of the sums, and a seed that is not used."""
     import torch
 
-    if not taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p, attn_bias):
         return stock(
             query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
         )
     out, logs = sixteen(attention)(
         query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale
     )
+    # Stock's kernel computes positions before heads, and rounds the room of the sums up.
+    if compute_log_sumexp:
+        logs = torch.nn.functional.pad(logs, (0, -logs.shape[-1] % _ROOM), value=math.inf)
+    else:
+        logs = logs.new_empty(*logs.shape[:2], 0)
     seed = torch.zeros((), dtype=torch.int64, device=query.device)
-    return out, logs, seed, seed.clone()
+    return by_positions(out), logs.contiguous(), seed, seed.clone()
 
 
 def efficient_attention_backward(
@@ -105,7 +118,7 @@ def efficient_attention_backward(
     is_causal: bool = False, *, scale: Any = None,
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value; that of a bias is the stock kernel's."""
-    if not taken(query, key, value, dropout_p) or grad_input_mask[3]:
+    if not taken(query, key, value, dropout_p, attn_bias) or grad_input_mask[3]:
         return stock(
             grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset,
             dropout_p, grad_input_mask, is_causal, scale=scale,
@@ -136,7 +149,7 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
     if not fits or str(input.dtype) != "torch.float32":
         return stock(input, normalized_shape, weight, eps)
-    dims = list(range(-rank, 0))
+    input, dims = input.contiguous(), list(range(-rank, 0))
     least = torch.finfo(input.dtype).eps if eps is None else eps
     one_over = input.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
     y = input * one_over

@@ -7,6 +7,7 @@ import math
 from typing import Any, Final
 
 from pytest_udftorch.swap.contract.gpu import GPU
+from pytest_udftorch.swap.contract.layouts import suggested
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.rows import dense, run
@@ -119,6 +120,11 @@ def _in_loops(input: Any, *channels: Any) -> bool:
     )
 
 
+def _like(y: Any, input: Any) -> Any:
+    """Lay a result out as the stock kernel for the CPU does; that for GPUs keeps the strides."""
+    return y if input.is_cuda else y.contiguous(memory_format=suggested(input))
+
+
 def _normalized(input: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
     """Return normalized channels, their means, reciprocal deviations and sums of squares."""
     import torch
@@ -201,7 +207,7 @@ def batch_norm(
         y *= _channels(weight, input)
     if bias is not None:
         y += _channels(bias, input)
-    return y, *saved
+    return _like(y, input), *saved
 
 
 def batch_norm_alone(
@@ -211,6 +217,16 @@ def batch_norm_alone(
     if not fit(input, weight, bias) or not training:
         return stock(input, weight, bias, training, momentum, eps)
     return batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
+def batch_norm_in_evaluation(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    """Return normalized channels: the form of the operator that compilers call."""
+    if not fit(input, weight, bias, running_mean, running_var):
+        return stock(input, weight, bias, running_mean, running_var, momentum, eps)
+    return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
 
 
 def batch_norm_backward(  # noqa: PLR0913 - torch's signature
@@ -250,29 +266,41 @@ def batch_norm_backward(  # noqa: PLR0913 - torch's signature
             found = (grad_out - _channels(sums / count, input)).sub_(
                 hat * _channels(products / count, input)
             )
-        # The layout is the stock kernel's.
         found = torch.mul(found, _channels(scale, input), out=torch.empty_like(input))
+        found = _like(found, input)
     return found, products if output_mask[1] else None, sums if output_mask[2] else None
 
 
 # Group norm -------------------------------------------------------------------------------
 
 
+def _in_groups(input: Any, N: int, C: int, HxW: int, group: int) -> bool:
+    """Tell whether sizes are those of an input with groups of channels."""
+    return bool(
+        input.shape[:2] == (N, C)
+        and input.shape[2:].numel() == HxW
+        and group > 0
+        and C % group == 0
+    )
+
+
+def _laid_out(dense: Any, input: Any) -> Any:
+    """Lay a result out as the stock kernel does, which has contiguous ones on GPUs."""
+    return dense if input.is_cuda else _like(dense, input)
+
+
 def group_norm(
     input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
     """Return normalized groups, their means and reciprocal deviations."""
-    import torch
-
-    if not fit(input, weight, bias) or C % group or input.shape[:2] != (N, C):
+    if not _in_groups(input, N, C, HxW, group) or not fit(input, weight, bias):
         return stock(input, weight, bias, N, C, HxW, group, eps)
     x = input.reshape(N * group, -1)
     made, count = contract(), x.shape[1]
     mean = made.sums(x, 1)[:, None].div_(count)
     d = x - mean
     rstd = root(made.sums(d * d, 1)[:, None].div_(count).add_(eps)).reciprocal_()
-    # The layout is the stock kernel's.
-    y = torch.empty_like(input).copy_(d.mul_(rstd).view(input.shape))
+    y = _laid_out(d.mul_(rstd).view(input.shape), input)
     if weight is not None:
         y *= _channels(weight, input)
     if bias is not None:
@@ -285,9 +313,8 @@ def group_norm_backward(  # noqa: PLR0913 - torch's signature
     group: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
-    import torch
-
-    if not fit(input, weight) or C % group or grad_out.shape != input.shape:
+    groups = _in_groups(input, N, C, HxW, group) and grad_out.shape == input.shape
+    if not groups or not fit(input, weight):
         return stock(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
     rows = N * group
     x, rstd = input.reshape(rows, -1), rstd.reshape(rows, 1)
@@ -299,8 +326,7 @@ def group_norm_backward(  # noqa: PLR0913 - torch's signature
         scaled = scaled.reshape(rows, -1)
         one = made.sums(scaled, 1)[:, None].div_(x.shape[1])
         two = made.sums(scaled * hat, 1)[:, None].div_(x.shape[1])
-        dense = (scaled - one).sub_(hat * two).mul_(rstd).view(input.shape)
-        found[0] = torch.empty_like(input).copy_(dense)
+        found[0] = _laid_out((scaled - one).sub_(hat * two).mul_(rstd).view(input.shape), input)
     each = grad_out.reshape(N, C, -1)
     if output_mask[1]:
         found[1] = _per_channel(each * hat.view(N, C, -1))

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_udftorch.base import compat
 from pytest_udftorch.swap.contract import cuda_windows
+from pytest_udftorch.swap.contract.layouts import has_channels_last, spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.windows import Geometry, convolve, weight_gradient
@@ -17,6 +20,15 @@ def _fit(a: Any, b: Any, rank: int = 2) -> bool:
     return bool(a.dim() == b.dim() == rank and a.shape[-1] == b.shape[-2])
 
 
+def _plus(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    """Return beta * self + alpha * product; factors of 1 are left out, one of 0 leaves self out."""
+    if alpha != 1:
+        product *= alpha
+    if beta == 0:
+        return product
+    return product.add_(self if beta == 1 else self * beta)
+
+
 def mm(self: Any, mat2: Any) -> Any:
     """Return the product of two matrices."""
     if not _fit(self, mat2):
@@ -25,44 +37,34 @@ def mm(self: Any, mat2: Any) -> Any:
 
 
 def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Return beta * self + alpha * product; factors of 1 are left out, one of 0 leaves self out."""
-    if not _fit(mat1, mat2):
+    """Return beta * self + alpha * product of two matrices."""
+    if not _fit(mat1, mat2) or not spreads(self.shape, (len(mat1), mat2.shape[1])):
         return stock(self, mat1, mat2, beta=beta, alpha=alpha)
-    product = contract().mm(mat1, mat2)
-    if alpha != 1:
-        product *= alpha
-    if beta == 0:
-        return product
-    return product.add_(self if beta == 1 else self * beta)
-
-
-def batch_product(self: Any, mat2: Any) -> Any:
-    """Return the product of each two matrices of two batches, which fit."""
-    return contract().products(self, mat2)
+    return _plus(self, contract().mm(mat1, mat2), beta, alpha)
 
 
 def bmm(self: Any, mat2: Any) -> Any:
     """Return the product of each two matrices of two batches."""
     if not _fit(self, mat2, 3) or self.shape[0] != mat2.shape[0]:
         return stock(self, mat2)
-    return batch_product(self, mat2)
+    return contract().products(self, mat2)
 
 
 def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Return beta * self + alpha * product of each two matrices, as ``addmm`` does."""
-    if not _fit(batch1, batch2, 3) or batch1.shape[0] != batch2.shape[0]:
+    """Return beta * self + alpha * product of each two matrices of two batches."""
+    if (
+        not _fit(batch1, batch2, 3)
+        or batch1.shape[0] != batch2.shape[0]
+        or not spreads(self.shape, (*batch1.shape[:2], batch2.shape[2]))
+    ):
         return stock(self, batch1, batch2, beta=beta, alpha=alpha)
-    product = batch_product(batch1, batch2)
-    if alpha != 1:
-        product *= alpha
-    if beta == 0:
-        return product
-    return product.add_(self if beta == 1 else self * beta)
+    return _plus(self, contract().products(batch1, batch2), beta, alpha)
 
 
 def dot(self: Any, tensor: Any) -> Any:
     """Return the product of two vectors."""
-    if self.dim() != 1 or self.shape != tensor.shape:
+    # Zeros of a derivative in forward mode have no memory.
+    if self.dim() != 1 or self.shape != tensor.shape or not self.data_ptr() * tensor.data_ptr():
         return stock(self, tensor)
     return contract().mm(self[None], tensor[:, None]).reshape(())
 
@@ -75,18 +77,37 @@ def mv(self: Any, vec: Any) -> Any:
 
 
 def addmv(self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Return beta * self + alpha * product of a matrix and a vector, as ``addmm`` does."""
-    if mat.dim() != 2 or mat.shape[1:] != vec.shape or self.dim() > 1:
+    """Return beta * self + alpha * product of a matrix and a vector."""
+    if mat.dim() != 2 or mat.shape[1:] != vec.shape or not spreads(self.shape, mat.shape[:1]):
         return stock(self, mat, vec, beta=beta, alpha=alpha)
-    product = contract().mm(mat, vec[:, None])[:, 0]
-    if alpha != 1:
-        product *= alpha
-    if beta == 0:
-        return product
-    return product.add_(self if beta == 1 else self * beta)
+    return _plus(self, contract().mm(mat, vec[:, None])[:, 0], beta, alpha)
 
 
 # Convolution ---------------------------------------------------------------------------
+
+
+def laid_out(function: Callable[..., Any], first: int = 0) -> Callable[..., Any]:
+    """Give a convolution, or its gradient, the layouts of stock's results.
+
+    Args:
+        function: takes the arguments of the operator.
+        first: where the input stands among these, with the weight behind it.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        found = function(*args)
+        input, weight = args[first : first + 2]
+        if not has_channels_last(input) and not has_channels_last(weight):
+            return found
+        layout = compat.convolution_format(input, weight, None, *args[first + 3 : first + 9])
+        if not isinstance(found, tuple):
+            return found.contiguous(memory_format=layout)
+        return *(g if g is None else g.contiguous(memory_format=layout) for g in found[:2]), found[
+            2
+        ]
+
+    return run
 
 
 def _correlate(
@@ -145,49 +166,26 @@ def _takes(
 
 def convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int,
+    transposed: bool, output_padding: Any, groups: int, *backends: bool,
 ) -> Any:  # fmt: skip
-    """Convolve; a result is a product over channels of its group and taps, then the bias."""
+    """Convolve; a result is a product over channels of its group and taps, then the bias.
+
+    The inner form of the operator, which ``torch.jit.trace`` records, has four arguments more: they
+    choose among stock's backends.
+    """
     given = (input, weight, bias, stride, padding, dilation)
     if transposed:
         size = _transposed_size(*given, output_padding, groups)
         if not size:
-            return stock(*given, transposed, output_padding, groups)
+            return stock(*given, transposed, output_padding, groups, *backends)
         y = _input_gradient(input, size, weight, stride, padding, dilation, groups)
         if bias is not None:
             y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
     elif not _takes(*given, groups):
-        return stock(*given, transposed, output_padding, groups)
+        return stock(*given, transposed, output_padding, groups, *backends)
     else:
         y = _correlate(input, weight, stride, padding, dilation, groups, bias)
-    return _laid_out(y, input, weight)
-
-
-def _laid_out(y: Any, *given: Any) -> Any:
-    """Put channels last if an argument has them last, as the stock kernel does."""
-    import torch
-
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(y.dim())
-    if last is not None and any(map(_channels_last, given)):
-        return y.contiguous(memory_format=last)
     return y
-
-
-def _channels_last(x: Any) -> bool:
-    """Tell whether strides say that channels are last; with one channel, memory alone does not.
-
-    torch's rule (``is_channels_last_strides_2d``): from the channels on through the positions from
-    right to left to the samples, no stride is below the extent of the one before.
-    """
-    sizes, strides = x.shape, x.stride()
-    if not strides[1]:
-        return False
-    extent = 0
-    for d in (1, *range(x.dim() - 1, 1, -1), 0):
-        if not sizes[d] or strides[d] < extent or (d == 0 and extent == strides[1]):
-            return False
-        extent = strides[d] * max(sizes[d], 1)
-    return True
 
 
 def _transposed_size(
@@ -271,4 +269,4 @@ def convolution_backward(
     if output_mask[2]:
         sums = contract().sums(grad_output.flatten(2), 2)
         found[2] = contract().sums(sums, 0)
-    return tuple(g if g is None else _laid_out(g, input, weight) for g in found)
+    return tuple(found)

@@ -135,10 +135,10 @@ def index_put_(
     if not accumulate or not _ours(self) or values.dtype is not self.dtype:
         return stock(self, indices, values, accumulate, unsafe)
     chosen = tuple(slice(None) if i is None else i for i in indices)
-    places = torch.arange(self.numel(), device=self.device).view(self.shape)[chosen]
     try:
+        places = torch.arange(self.numel(), device=self.device).view(self.shape)[chosen]
         terms = values.expand(places.shape)
-    except RuntimeError:
+    except (IndexError, RuntimeError):
         return stock(self, indices, values, accumulate, unsafe)
     y = self.clone(memory_format=_dense())
     contract().scatter(y.view(-1, 1), places.reshape(-1), terms.reshape(-1, 1))

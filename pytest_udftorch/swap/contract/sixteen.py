@@ -21,6 +21,7 @@ NAMES: Final = ("torch.bfloat16", "torch.float16")
 _MIXED: Final = frozenset(
     {
         "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
+        "batch_norm_in_evaluation",
         "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
     }
 )  # fmt: skip
@@ -29,6 +30,9 @@ _MIXED: Final = frozenset(
 _WRITE_ANY: Final = frozenset(
     {"bernoulli_float_", "bernoulli_tensor_", "exponential_", "normal_", "uniform_"}
 )
+
+#: Gradients of what a GPU computes in float32 of half; their last argument is the dtype of these.
+_OF_WIDENED: Final = frozenset({"log_softmax_backward", "softmax_backward"})
 
 #: Arguments of a function that it writes, by their places.
 _WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
@@ -63,7 +67,7 @@ def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
             return narrow, *(_parameters(args[2:4], narrow),) * 2
         case "group_norm" | "batch_norm_alone":
             return narrow, *(_parameters(args[1:3], narrow),) * 2
-        case "batch_norm":
+        case "batch_norm" | "batch_norm_in_evaluation":
             return narrow, *(_parameters(args[1:5], narrow),) * 2
         case "layer_norm_backward":
             return narrow, *(_like(args[5], narrow),) * 2
@@ -108,20 +112,21 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
             if getattr(v, "dtype", None) in narrow:
                 break
         else:
-            return function(*args, **kwargs)
+            found = function(*args, **kwargs)
+            return found.to(args[3]) if name in _OF_WIDENED else found
         dtypes = {
             v.dtype
             for v in (*args, *kwargs.values())
             if hasattr(v, "dtype") and v.dtype.is_floating_point
         }
-        found = [d for d in dtypes if str(d) in NAMES]
+        narrowed = [d for d in dtypes if str(d) in NAMES]
         if name in _WRITE_ANY:
             return function(*args, **kwargs)
-        asked = kwargs.get("dtype") or found[0]
+        asked = kwargs.get("dtype") or narrowed[0]
         mixed = len(dtypes) > 1 and name not in _MIXED
-        if len(found) > 1 or mixed or str(asked) not in (str(found[0]), "torch.float32"):
+        if len(narrowed) > 1 or mixed or str(asked) not in (str(narrowed[0]), "torch.float32"):
             return declined(*args, **kwargs)
-        return _between(function, args, kwargs, found[0])
+        return _between(function, args, kwargs, narrowed[0])
 
     run.__dict__["above"] = above
     return run
@@ -139,7 +144,10 @@ def _between(
     asked = named.pop("dtype", None)
     if asked is torch.float32 or "dtype" in kwargs:
         named["dtype"] = None if asked is narrow else asked
-    found = function(*wide, **named)
+    try:
+        found = function(*wide, **named)
+    except (IndexError, RuntimeError):
+        return declined(*args, **kwargs)  # which has the words for these dtypes
     if (out := _OUT.get(name)) is not None:
         written = kwargs[out]
         if written is not named[out]:
@@ -150,4 +158,6 @@ def _between(
             args[at].copy_(wide[at])
     if name in _WRITTEN and name != "batch_norm":
         return args[0]
-    return found if asked is torch.float32 else _rounded(found, _dtypes(name, args, narrow), narrow)
+    # On a GPU a softmax of half can be asked for in float32.
+    as_wide = asked is torch.float32 or (name in ("softmax", "log_softmax") and args[2])
+    return found if as_wide else _rounded(found, _dtypes(name, args, narrow), narrow)

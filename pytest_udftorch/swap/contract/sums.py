@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_udftorch.swap.contract.gpu import GPU, LONGEST
+from pytest_udftorch.swap.contract.layouts import has_dimension
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.rows import dense, functions, run
@@ -49,9 +50,9 @@ def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
         sizes = before.numel(), size, behind.numel()
         return contract().spans(x, sizes, (*before, *ones, *behind))
     kept = [s for d, s in enumerate(shape) if d not in chosen]
+    size = math.prod(shape[d] for d in chosen)
     if chosen:
         order = [*(d for d in range(rank) if d not in chosen), *chosen]
-        size = math.prod(shape[d] for d in chosen)
         y = contract().sums(x.permute(order).reshape(math.prod(kept), size), 1)
     else:
         y = x.clone()
@@ -118,7 +119,7 @@ def _product(x: Any, dim: int) -> Any:
         pairs = len(x) // 2
         y = x[0 : 2 * pairs : 2] * x[1 : 2 * pairs : 2]
         x = torch.cat([y, x[-1:]]) if len(x) & 1 else y
-    return x[0].clone()
+    return x[0].clone(memory_format=torch.contiguous_format)
 
 
 def prod_all(self: Any, *, dtype: Any = None) -> Any:
@@ -128,7 +129,7 @@ def prod_all(self: Any, *, dtype: Any = None) -> Any:
 
 def prod_dim(self: Any, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return products over a dimension."""
-    if not is_float32(dtype) or not self.dim() or not -self.dim() <= dim < self.dim():
+    if not is_float32(dtype) or not self.dim() or not has_dimension(self, dim):
         return stock(self, dim, keepdim, dtype=dtype)
     y = _product(self, dim)
     return y.unsqueeze(dim) if keepdim else y
@@ -136,9 +137,7 @@ def prod_dim(self: Any, dim: int, keepdim: bool = False, *, dtype: Any = None) -
 
 def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
     """Return for each place the sum of what stands up to there."""
-    if not is_float32(dtype) or not self.numel() or not self.dim():
-        return stock(self, dim, dtype=dtype)
-    if not -self.dim() <= dim < self.dim():
+    if not is_float32(dtype) or not self.numel() or not self.dim() or not has_dimension(self, dim):
         return stock(self, dim, dtype=dtype)
     return contract().prefixes(self, dim % self.dim())
 
@@ -148,7 +147,7 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 
 def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
     """Return what a loop over rows makes of tensors, or None where single operators do it."""
-    if not x.dim() or dim % x.dim() != x.dim() - 1 or not dense(x, grad):
+    if not x.dim() or dim not in (-1, x.dim() - 1) or not dense(x, grad):
         return None
     if (called := functions(operator)) is None or (grad is not None and grad.shape != x.shape):
         return None
@@ -169,9 +168,14 @@ def _held_on_gpu(dim: int, *tensors: Any) -> bool:
     )
 
 
+def _along(x: Any, dim: int, half_to_float: bool) -> bool:
+    """Tell whether there are elements along a dimension; the CPU does not widen half."""
+    return bool(x.numel() and has_dimension(x, dim) and (x.is_cuda or not half_to_float))
+
+
 def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
-    if not self.numel():
+    if not _along(self, dim, half_to_float):
         return stock(self, dim, half_to_float)
     if (y := by_rows("softmax", "_softmax", dim, self)) is not None:
         return y
@@ -184,7 +188,7 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
 
 def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return logarithms of softmax."""
-    if not self.numel():
+    if not _along(self, dim, half_to_float):
         return stock(self, dim, half_to_float)
     if (y := by_rows("log_softmax", "_log_softmax", dim, self)) is not None:
         return y
@@ -207,7 +211,7 @@ def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
 
 def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     """Return the gradient of softmax."""
-    if not output.numel():
+    if not _along(output, dim, False) or grad_output.shape != output.shape:
         return stock(grad_output, output, dim, input_dtype)
     name = "softmax_backward"
     if (y := by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
@@ -220,7 +224,7 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
 
 def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     """Return the gradient of log_softmax."""
-    if not output.numel():
+    if not _along(output, dim, False) or grad_output.shape != output.shape:
         return stock(grad_output, output, dim, input_dtype)
     name = "log_softmax_backward"
     if (y := by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
@@ -260,6 +264,8 @@ def _likelihood(
     import torch
 
     if rows.dtype is not torch.float32 or labels.dtype is not torch.int64 or not rows.numel():
+        return None
+    if weight is not None and (weight.shape != rows.shape[1:] or weight.dtype is not rows.dtype):
         return None
     used = labels != ignore_index
     safe = torch.where(used, labels, 0)
@@ -371,10 +377,19 @@ def _row_weights(n: int, input: Any, *weights: Any) -> bool:
     )
 
 
+def are_shaped(shape: tuple[int, ...], *weights: Any) -> bool:
+    """Tell whether weights that are there have a shape."""
+    return all(w is None or w.shape == shape for w in weights)
+
+
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Return the normalized rows, their means and reciprocal deviations."""
-    n = math.prod(normalized_shape)
-    if not input.numel() or tuple(input.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+    n, shape = math.prod(normalized_shape), tuple(normalized_shape)
+    if (
+        not input.numel()
+        or tuple(input.shape[-len(shape) :]) != shape
+        or not are_shaped(shape, weight, bias)
+    ):
         return stock(input, normalized_shape, weight, bias, eps)
     lead = input.shape[: input.dim() - len(normalized_shape)]
     if _row_weights(n, input, weight, bias):

@@ -7,8 +7,8 @@ keeps the gates and the cells, so that its gradient needs no function: a graph t
 can be followed after it. What stock made outside of the session, and is differentiated inside, is
 computed anew from the layer's inputs and results.
 
-Loops have no access to the numbers under ``torch.func``, modes of the dispatcher and forward-mode
-gradients, and in tensors of a subclass. There, and where gradients are differentiated once more,
+Loops have no access to the numbers under ``torch.func`` and forward-mode gradients, and in tensors
+of a subclass. There, and where gradients are differentiated once more,
 the layer is composed of products, sigmoid and tanh as operators, whose functions sessions reach.
 
 bfloat16 and half are computed in float32 and rounded once.
@@ -268,13 +268,17 @@ def _has_numbers(tensors: Sequence[Any]) -> bool:
 
     forward_ad: Any = torch.autograd.forward_ad
     plain = (torch.Tensor, torch.nn.Parameter)
-    return not compat.is_followed() and all(
-        type(t) in plain and forward_ad.unpack_dual(t).tangent is None for t in tensors
+    return (
+        not compat.is_transformed()
+        and not compat.is_in_mode()
+        and all(type(t) in plain and forward_ad.unpack_dual(t).tangent is None for t in tensors)
     )
 
 
-def _above(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel above autograd."""
+def _above(
+    loops: _Loops, stock: Callable[..., Any], in_mode: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the kernel above autograd; ``in_mode`` is stock's, which goes on to modes."""
     import torch
 
     layer: Any = None
@@ -284,6 +288,9 @@ def _above(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
         tensors = args[:_TENSORS]
         if not _takes(tensors, args[9]):
             return stock(*args)
+        if compat.is_in_mode() and not compat.is_transformed():
+            # A mode sees the layer, and calls the kernel below autograd.
+            return in_mode(*args)
         if not blas() or not _has_numbers(tensors):
             return _composed(args)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
@@ -325,8 +332,9 @@ def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
     """Return dispatch key -> overload -> kernel."""
     made = _Loops(loops)
     name = f"aten::{FORWARD}"
+    above = switchboard.stock(name, "AutogradCPU")
     return {
-        "AutogradCPU": {FORWARD: _above(made, switchboard.stock(name, "AutogradCPU"))},
+        "AutogradCPU": {FORWARD: _above(made, above, compat.seen_by(above, "Python"))},
         "CPU": {
             FORWARD: _forward(made, switchboard.stock(name, "CPU")),
             BACKWARD: _gradients(made, switchboard.stock(f"aten::{BACKWARD}", "CPU")),
