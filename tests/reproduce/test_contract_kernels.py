@@ -261,6 +261,7 @@ def test_batch_norm(shape, weighted):
     for training in (True, False):
         check(aten.native_batch_norm, x, weight, bias, mean, var, training, 0.1, 1e-5)
         check(aten._native_batch_norm_legit, x, weight, bias, mean, var, training, 0.3, 1e-3)
+    check(aten._native_batch_norm_legit_no_training, x, weight, bias, mean, var, 0.1, 1e-5)
     check(aten.native_batch_norm, x, weight, bias, None, None, True, 0.1, 1e-5)
     check(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, 0.1, 1e-5)
     _, *saved = aten.native_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)
@@ -384,6 +385,8 @@ def test_norms_in_16_bits(dtype, of_weight):
     check(aten._native_batch_norm_legit.no_stats, x, w, b, True, 0.1, 1e-5)
     for stats in (None, WIDE, dtype):
         mean, var = (None, None) if stats is None else random(2, 4).abs().to(stats)
+        if stats:
+            check(aten._native_batch_norm_legit_no_training, x, w, b, mean, var, 0.1, 1e-5)
         for training in (True, False) if stats else (True,):
             taken = int(stats is not dtype)
             given = (x, w, b, mean, var, training, 0.1, 1e-5)
@@ -484,6 +487,13 @@ def test_other_dtypes_go_to_the_stock_kernel_or_to_python():
     wanted = x.double().numpy() @ x.double().numpy()
     assert torch.allclose(torch.mm(x.double(), x.double()), torch.from_numpy(wanted))
     assert x.long().sum().item() == sum(x.long().flatten().tolist())
+    assert kernels().taken() == before
+
+
+def test_zeros_without_memory_are_taken_as_stock_takes_them():
+    x, none = random(5), torch._efficientzerotensor(5)
+    before = kernels().taken()
+    assert torch.dot(x, none) == torch.dot(none, x) == 0
     assert kernels().taken() == before
 
 

@@ -335,9 +335,12 @@ template <class Impl> bool isNamed(const Impl &X) {
     return false;
 }
 
+/// Whether memory holds the numbers of a tensor: some operators get zeros
+/// without any, or numbers that are yet to be negated.
 bool isPlain(const Tensor &X, at::ScalarType Dtype) {
   return X.scalar_type() == Dtype && X.is_cpu() &&
-         X.layout() == c10::kStrided && !isNamed(*X.unsafeGetTensorImpl());
+         X.layout() == c10::kStrided && !X._is_zerotensor() && !X.is_neg() &&
+         !isNamed(*X.unsafeGetTensorImpl());
 }
 
 /// Whether tensors are what kernels take: float32 on the CPU, in any strides.

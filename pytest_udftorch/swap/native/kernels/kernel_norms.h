@@ -274,6 +274,15 @@ batchNormLegit(const Place &, const Contract &C, const Tensor &X,
                     Momentum, Eps);
 }
 
+std::optional<Three>
+batchNormEvaluation(const Place &, const Contract &C, const Tensor &X,
+                    const OptionalTensor &Weight, const OptionalTensor &Bias,
+                    const Tensor &RunningMean, const Tensor &RunningVar,
+                    double Momentum, double Eps) {
+  return normalized(C, X, Weight, Bias, RunningMean, RunningVar, false,
+                    Momentum, Eps);
+}
+
 std::optional<Three> batchNormAlone(const Place &, const Contract &C,
                                     const Tensor &X,
                                     const OptionalTensor &Weight,
