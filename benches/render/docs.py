@@ -1260,6 +1260,31 @@ def contract_speed(results: Results) -> str:
     return "\n".join([*table(["call", *columns, "asked"], rows), "", said, *sources]) + "\n"
 
 
+def contract_small(results: Results) -> str:
+    """Return what small models take under the contract, over stock's time."""
+    document = results["contract_small"]
+    levels, asked = document["levels"], document["asked"]
+
+    def over_stock(row: Mapping[str, Any]) -> str:
+        speed = row["speed"]
+        low, high = 1 / speed["upper_quartile"], 1 / speed["lower_quartile"]
+        return f"{1 / speed['median']:.2f} ({low:.2f} to {high:.2f})"
+
+    kinds = {"forward": "forward", "step": "training step"}
+    columns = [f"{kinds[kind]}, {_LEVEL_NAMES[level]}" for level in levels for kind in asked]
+    rows = [
+        (both[0]["model"], *(over_stock(row[kind]) for row in both for kind in asked))
+        for both in zip(*levels.values(), strict=True)
+    ]
+    asked_row = ("asked", *(f"{share:g}" for _ in levels for share in asked.values()))
+    said = (
+        "The time of stock is 1: medians of CPU time, one thread, and in brackets the middle half "
+        "of the turns."
+    )
+    found = [*table(["model, batch 2", *columns], [*rows, asked_row]), "", said, ""]
+    return "\n".join([*found, _source(document), ""])
+
+
 def _share_of_speed(found: Mapping[str, float]) -> str:
     low, high = found["lower_quartile"], found["upper_quartile"]
     return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -1616,6 +1641,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_models": contract_models,
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
+    "contract_small": contract_small,
     "contract_speed": contract_speed,
     "contract_platforms": contract_platforms,
     "contract_opponents": contract_opponents,

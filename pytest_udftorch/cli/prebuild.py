@@ -69,6 +69,7 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
 
 def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
     """Yield what is compiled against the headers of a torch, which lie in a folder."""
+    from pytest_udftorch.swap.contract.kernels import KERNELS
     from pytest_udftorch.swap.counting.observer import OBSERVER
     from pytest_udftorch.swap.observe.native_recorder import RECORDER
     from pytest_udftorch.swap.overrides.switchboard import SWITCHBOARD
@@ -77,7 +78,7 @@ def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
     from pytest_udftorch.swap.toolchain.job import obtain
 
     version = str(runpy.run_path(str(package / "version.py"))["__version__"])
-    for part in (OBSERVER, GATE, RECORDER, SWITCHBOARD):
+    for part in (OBSERVER, GATE, RECORDER, SWITCHBOARD, KERNELS):
         job = functools.partial(part.job, package, version, local)
         yield f"{part.what} for torch {version}", functools.partial(obtain, job, find_compiler)
 
@@ -122,6 +123,7 @@ def cuda_task(stock: Path) -> Task:
 def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     """Return what sessions and profiles need here: this CPU's level, the installed torch."""
     from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.contract.kernels import KERNELS
     from pytest_udftorch.swap.counting.observer import OBSERVER
     from pytest_udftorch.swap.library.description import find_library
     from pytest_udftorch.swap.observe.native_recorder import RECORDER
@@ -132,7 +134,7 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     import_torch()
     built = [name for name in libraries if find_library(name).functions]
     wanted = list(tasks((resolve_cpu_level(None),), built))
-    parts = [OBSERVER, GATE, RECORDER, SWITCHBOARD]
+    parts = [OBSERVER, GATE, RECORDER, SWITCHBOARD, KERNELS]
     return wanted + [(f"{part.what} for the installed torch", part.obtain) for part in parts]
 
 

@@ -12,7 +12,7 @@ from benches.experiments import contract_models as bench
 from benches.experiments import contract_opponents
 from pytest_udftorch import patched
 from pytest_udftorch.diagnose import first_difference, record_run
-from pytest_udftorch.swap.contract import norms, products, quick, sums
+from pytest_udftorch.swap.contract import native
 from pytest_udftorch.swap.contract.native import contract
 
 
@@ -90,8 +90,8 @@ def ended(folder, defines=(), wrong=()):
     found = []
     with pytest.MonkeyPatch.context() as patch, patched("repro"):
         made = contract(defines=defines)
-        for module in (norms, products, quick, sums):
-            patch.setattr(module, "contract", lambda: made)
+        # Each session chooses a contract anew.
+        patch.setattr(native, "_chosen", lambda *_: made)
         with patched("canary", functions=wrong) if wrong else patched("repro"):
             record_run(folder, make=lambda: lambda: found.append(steps()), seed=bench.SEED)
     return found[-1]

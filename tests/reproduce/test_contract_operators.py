@@ -15,12 +15,10 @@ from torch.nn import functional as F
 
 from pytest_udftorch import patched
 from pytest_udftorch.reproduce import summation_tree
-from pytest_udftorch.swap.contract import norms, products, scatters, sums, variates
-from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.native import contract, take
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
-MODULES = (norms, products, scatters, sums, variates)
 
 
 def random(*shape, seed=0):
@@ -125,8 +123,7 @@ def test_threads_layouts_and_levels_do_not_matter(monkeypatch):
         want = results(torch.float32)
         try:
             for level in LEVELS:
-                for module in MODULES:
-                    monkeypatch.setattr(module, "contract", lambda level=level: contract(level))
+                take(contract(level))
                 for count, wrap in ((1, lambda x: x), (2, turned)):
                     torch.set_num_threads(count)
                     got = results(torch.float32, wrap)
@@ -197,16 +194,14 @@ def test_training_has_one_digest_at_each_level_and_number_of_threads(monkeypatch
         found = {digest()}
         try:
             for level in LEVELS:
-                for module in MODULES:
-                    monkeypatch.setattr(module, "contract", lambda level=level: contract(level))
+                take(contract(level))
                 for count in (1, 2):
                     torch.set_num_threads(count)
                     found.add(digest())
         finally:
             torch.set_num_threads(threads)
         assert len(found) == 1
-        other = contract(defines=("-DCHUNK=4",))
-        monkeypatch.setattr(products, "contract", lambda: other)
+        take(contract(defines=("-DCHUNK=4",)))
         assert digest() not in found
     with patched("corem"):
         assert digest() not in found

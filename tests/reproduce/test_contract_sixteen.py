@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from pytest_udftorch import patched
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce import within_contract
-from pytest_udftorch.swap.contract import norms, products, scatters, sixteen, sums, variates
-from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract import sixteen
+from pytest_udftorch.swap.contract.native import contract, take
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from tests.reproduce.test_contract_operators import random, results
@@ -229,8 +229,7 @@ def test_autocast_is_within_the_contract_and_has_one_digest(monkeypatch, dtype):
             found.add(trained(dtype))
         try:
             for level in LEVELS:
-                for module in (norms, products, scatters, sums, variates):
-                    monkeypatch.setattr(module, "contract", lambda level=level: contract(level))
+                take(contract(level))
                 for count in (1, 2):
                     torch.set_num_threads(count)
                     found.add(trained(dtype))
@@ -238,8 +237,7 @@ def test_autocast_is_within_the_contract_and_has_one_digest(monkeypatch, dtype):
             torch.set_num_threads(threads)
         assert len(found) == 1
         if dtype is torch.float16:  # 8 bits hide most other orders of so few terms
-            other = contract(defines=("-DCHUNK=4",))
-            monkeypatch.setattr(products, "contract", lambda: other)
+            take(contract(defines=("-DCHUNK=4",)))
         else:
             monkeypatch.setattr(sixteen, "_rounded", toward_zero)
         assert trained(dtype) not in found

@@ -16,12 +16,12 @@ from pytest_udftorch.errors import (
     CudaFormError,
     NativeError,
 )
+from pytest_udftorch.swap.contract.kernels import KERNELS
 from pytest_udftorch.swap.counting.observer import OBSERVER
-from pytest_udftorch.swap.cpu import direct as cpu_direct
-from pytest_udftorch.swap.cuda import direct as cuda_direct
 from pytest_udftorch.swap.library import description
 from pytest_udftorch.swap.native.runtime import native_file
 from pytest_udftorch.swap.observe.native_recorder import RECORDER
+from pytest_udftorch.swap.overrides.switchboard import SWITCHBOARD
 from pytest_udftorch.swap.session.exclusive import GATE
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import pack, shared_library
@@ -272,7 +272,7 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
         pack.exchanged(content, [("__nv_expf", "__n0_expf")])
 
 
-PARTS = (OBSERVER, RECORDER, GATE, cpu_direct.LAUNCHER, cuda_direct.LAUNCHER)
+PARTS = (OBSERVER, RECORDER, GATE, SWITCHBOARD, KERNELS)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
@@ -316,12 +316,16 @@ def test_headers_that_lie_beside_no_torch_are_those_of_the_torch_that_has_the_li
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.source)
-def test_a_part_for_torch_is_built_anew_when_a_native_header_that_it_includes_changes(part):
+def test_a_part_for_torch_is_built_anew_when_a_native_header_that_it_includes_changes(
+    part, tmp_path
+):
     """Whether the source includes the header or another header does."""
     included, unread = set(), {native_file(part.source)}
+    written = set(part.texts(tmp_path))  # by the build
     while unread:
         text = unread.pop().read_text(encoding="utf-8")
-        headers = set(re.findall(r'^#include "(.+)"$', text, re.MULTILINE)) - included
+        found = set(re.findall(r'^#include "(.+?)"', text, re.MULTILINE))
+        headers = found - included - written
         included |= headers
         unread |= {native_file(name) for name in headers}
     assert set(part.headers) == included

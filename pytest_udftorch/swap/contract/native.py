@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +30,9 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, obtain
 
 _SOURCE: Final = "contract.c"
 _HEADERS: Final = (
-    "contract.h", "contract_convolutions.h", "contract_elements.h", "contract_folds.h",
-    "contract_pools.h", "contract_reference.h", "contract_rows.h", "contract_sixteen.h",
-    "contract_upsampling.h",
+    "contract.h", "contract_convolutions.h", "contract_depthwise.h", "contract_elements.h",
+    "contract_folds.h", "contract_pools.h", "contract_reference.h", "contract_rows.h",
+    "contract_sixteen.h", "contract_upsampling.h",
 )  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
@@ -303,18 +303,38 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
     """
     # Finding the level and the folder takes longer than a small sum, as the environment does.
     plain = level is None and not defines
-    loops, found = _last.get("contract", (None, None))
-    if plain and found is not None and loops is not None and loops is cpu_operators.loops:
+    found = _last.get("contract")
+    if plain and found is not None:
         return found
     where = tuple(map(os.environ.get, _PLACES))
     found = _chosen(level, where, defines)
     if plain:
-        _last["contract"] = cpu_operators.loops, found
+        take(found)
     return found
 
 
-#: The functions of the open sessions, and the contract that was last taken under them.
-_last: Final[dict[str, tuple[Any, Contract]]] = {}
+def take(made: Contract) -> None:
+    """Let calls take a compiled contract until sessions open or close."""
+    _last["contract"] = made
+    for use in users:
+        use(made)
+
+
+#: What is told which contract calls take from now on; None if it is chosen anew.
+users: Final[list[Callable[[Contract | None], None]]] = []
+
+#: The contract that the open sessions take.
+_last: Final[dict[str, Contract]] = {}
+
+
+def _forget(_: Any) -> None:
+    """Choose a contract anew, since sessions opened or closed."""
+    _last.clear()
+    for use in users:
+        use(None)
+
+
+cpu_operators.users.append(_forget)
 
 
 @functools.lru_cache(maxsize=16)

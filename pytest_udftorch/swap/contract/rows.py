@@ -38,7 +38,7 @@ def dense(*tensors: Any) -> bool:
 
 
 #: Functions that softmax calls.
-_FUNCTIONS: Final = ("exp", "log")
+FUNCTIONS: Final = ("exp", "log")
 
 
 def functions(operator: str) -> dict[str, int] | None:
@@ -51,9 +51,9 @@ def functions(operator: str) -> dict[str, int] | None:
 
 @functools.lru_cache(maxsize=16)
 def _addresses(loops: Loops, operator: str) -> dict[str, int] | None:
-    if not loops.held.issuperset(_FUNCTIONS) or loops.threads(operator, _FUNCTIONS).within:
+    if not loops.held.issuperset(FUNCTIONS) or loops.threads(operator, FUNCTIONS).within:
         return None
-    return dict(zip(_FUNCTIONS, loops.addresses(_FUNCTIONS), strict=True))
+    return dict(zip(FUNCTIONS, loops.addresses(FUNCTIONS), strict=True))
 
 
 def run(

@@ -12,8 +12,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pytest_udftorch.swap.contract.kernels import above
 from pytest_udftorch.swap.contract.outside import declined
-from pytest_udftorch.swap.contract.quick import form
 
 NAMES: Final = ("torch.bfloat16", "torch.float16")
 
@@ -128,7 +128,7 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
             return declined(*args, **kwargs)
         return _between(function, args, kwargs, narrowed[0])
 
-    run.__dict__["quick"] = form(name)
+    run.__dict__["above"] = above
     return run
 
 

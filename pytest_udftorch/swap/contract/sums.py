@@ -147,13 +147,11 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 
 def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
     """Return what a loop over rows makes of tensors, or None where single operators do it."""
-    import torch
-
     if not x.dim() or dim not in (-1, x.dim() - 1) or not dense(x, grad):
         return None
     if (called := functions(operator)) is None or (grad is not None and grad.shape != x.shape):
         return None
-    y, n = torch.empty_like(x), x.shape[-1]  # takes half as long as new_empty
+    y, n = x.new_empty(x.shape), x.shape[-1]
     run(contract(), name, x.numel() // n, n, called=called, x=x, grad=grad, y=y)
     return y
 
@@ -386,8 +384,6 @@ def are_shaped(shape: tuple[int, ...], *weights: Any) -> bool:
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Return the normalized rows, their means and reciprocal deviations."""
-    import torch
-
     n, shape = math.prod(normalized_shape), tuple(normalized_shape)
     if (
         not input.numel()
@@ -399,7 +395,7 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     if _row_weights(n, input, weight, bias):
         x, rows = input.contiguous(), input.numel() // n
         shape = (*lead, *(1,) * len(normalized_shape))
-        y = torch.empty_like(x)
+        y = input.new_empty(x.shape)
         mean, rstd = input.new_empty(shape), input.new_empty(shape)
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()

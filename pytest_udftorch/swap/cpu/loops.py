@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,12 +121,18 @@ def stock_array(function: str) -> int:
 _called: Final[set[str]] = set()
 
 
+#: What else knows of such calls: returns the functions, and forgets them.
+callers: Final[list[Callable[[], set[str]]]] = []
+
+
 def called() -> set[str]:
     """Return the functions and composites called since the last time, and forget them."""
     found = set(_called)
     _called.clear()
     if (cpp := direct.loaded()) is not None:
         found |= cpp.ran()
+    for others in callers:
+        found |= others()
     return found
 
 
@@ -136,6 +142,7 @@ class Loops:
     Attributes:
         held: the functions of the sessions.
         composites: their activations that are whole functions.
+        profiled: whether a profile counts what the functions do.
     """
 
     def __init__(self, active: Active) -> None:
@@ -149,7 +156,7 @@ class Loops:
         }
         self._ready: dict[str, tuple[Any, Sequence[str], Any]] = {}
         self._whole: dict[str, tuple[Any, Any, Any]] = {}
-        self._profiled = any(build.profiled for build in self._parts.values())
+        self.profiled = any(build.profiled for build in self._parts.values())
         self._threads: tuple[int, int | None] | None = None
         self._torch: Any = None
         self._described: dict[tuple[str, int], Threads] = {}
@@ -192,7 +199,7 @@ class Loops:
         if self._threads is None:
             import torch
 
-            within = runtime().cells.within if self._profiled else None
+            within = runtime().cells.within if self.profiled else None
             self._torch, self._threads = torch, (torch_threads(), within)
         parallel, within = self._threads
         count = self._torch.get_num_threads() if parallel else 1

@@ -115,6 +115,8 @@ class CpuOperators:
     def __init__(self) -> None:
         #: The loops of the open sessions, for operators of a library that call functions.
         self.loops: Loops | None = None
+        #: What is told of these loops, before the boards call other kernels.
+        self.users: list[Callable[[Loops | None], None]] = []
         self._made: OrderedDict[object, tuple[Loops, dispatcher.Kernels]] = OrderedDict()
 
     def change(self, module: Any, active: Active, undo: Undo) -> None:
@@ -135,7 +137,8 @@ class CpuOperators:
             found = self._made[active.key] = loops, _made(loops)
             while len(self._made) > _SETS:
                 self._made.popitem(last=False)
-        self.loops, made = found
+        loops, made = found
+        self._use(loops)
         dispatcher.overrides.serve("cpu", made)
 
     def forget(self) -> None:
@@ -144,8 +147,13 @@ class CpuOperators:
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
-        self.loops = None
+        self._use(None)
         dispatcher.overrides.serve("cpu", None)
+
+    def _use(self, loops: Loops | None) -> None:
+        self.loops = loops
+        for use in self.users:
+            use(loops)
 
 
 #: The overrides of this process.

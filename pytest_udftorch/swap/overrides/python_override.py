@@ -46,7 +46,11 @@ def stock(*args: Any, **kwargs: Any) -> Any:
 
 
 class PythonOverride:
-    """An override by a Python function with the parameters of the overload ``spec.author``."""
+    """An override by a Python function with the parameters of the overload ``spec.author``.
+
+    The attribute ``above`` of a function, if it has one, takes the target that calls the function,
+    and the names of its dtypes; it returns the target to use, whose kernel may be in C++.
+    """
 
     def __init__(self, spec: Spec, function: Callable[..., Any]) -> None:
         import torch
@@ -54,8 +58,6 @@ class PythonOverride:
         self.spec = spec
         self.counter = -1
         self.function = function
-        #: For most calls of a function: returns None for the others, and calls no override.
-        self._quick = getattr(function, "quick", None)
         self._likes: dict[Any, Any] = {}
         self._tensor = torch.Tensor
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
@@ -79,18 +81,16 @@ class PythonOverride:
         self.author_stock = stock_kernel(spec.author, spec.key)
         if spec.meta:
             self._meta = compat.stock_kernel(spec.meta, "Meta")
-        return switchboard.python((spec.operator, spec.key), self._call)
+        made = switchboard.python((spec.operator, spec.key), self._call)
+        # A profile counts the calls of the function itself.
+        above = getattr(self.function, "above", None) if self.counter < 0 else None
+        return made if above is None else above(made, spec.dtypes)
 
     def recursions(self) -> int:
         """Return how many calls of this thread were refused."""
         return thread.recursions
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        if (
-            self._quick is not None and not thread.frames and self.counter < 0
-            and (found := self._quick(*args, **kwargs)) is not None
-        ):  # fmt: skip
-            return found
         # torch leaves out arguments that have their default value.
         if len(args) < len(self._positional):
             args = (*args, *self._defaults[len(args) :])

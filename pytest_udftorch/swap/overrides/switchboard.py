@@ -174,6 +174,7 @@ class _Native:
         self.python = call("python", pointer, pointer, ctypes.py_object, *text)
         self.foreign = call("foreign", pointer, pointer, pointer)
         self.stock = call("stock", pointer, pointer)
+        self.kernel = call("kernel", pointer, pointer)
         self.table = call("table", pointer, pointer, ctypes.c_size_t)
         self.exchange = call("exchange", None, pointer)
         self.drop = call("drop", None, pointer, pointer)
@@ -273,6 +274,10 @@ class Switchboard:
         """Return the target of a kernel in C++, given by the address of its ``KernelFunction``."""
         made = native().foreign(self.board(*place).address, kernel)
         return Target(native(), place, made, "C++")
+
+    def kernel_of(self, target: Target) -> int:
+        """Return the address of the kernel of a target, a ``KernelFunction``."""
+        return int(native().kernel(target.address))
 
     def above(self, place: Place, below: Target, make: Callable[..., Any], *given: Any) -> Target:
         """Return the target that ``make`` puts above another one, or that other one.

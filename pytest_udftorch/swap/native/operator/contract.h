@@ -427,6 +427,7 @@ struct products {
 };
 
 typedef float four __attribute__((vector_size(16), aligned(4)));
+typedef float two __attribute__((vector_size(8), aligned(4)));
 
 /// Copies four rows of four elements into columns.
 static void turn_four(const float *from, int64_t across, float *to,
@@ -444,19 +445,36 @@ static void turn_four(const float *from, int64_t across, float *to,
   *(four *)(to + 3 * width) = __builtin_shufflevector(ac2, bd2, 2, 6, 3, 7);
 }
 
+/// Copies two rows of four elements into columns.
+static void turn_two(const float *from, int64_t across, float *to,
+                     int64_t width) {
+  four a = *(const four *)from, b = *(const four *)(from + across);
+  four low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  four high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  *(two *)to = __builtin_shufflevector(low, low, 0, 1);
+  *(two *)(to + width) = __builtin_shufflevector(low, low, 2, 3);
+  *(two *)(to + 2 * width) = __builtin_shufflevector(high, high, 0, 1);
+  *(two *)(to + 3 * width) = __builtin_shufflevector(high, high, 2, 3);
+}
+
 /// Copies count rows of up to width elements into panels of k x width.
 static void pack(int64_t k, int64_t count, int64_t width, const float *from,
                  int64_t along, int64_t across, float *to) {
   int64_t p = 0;
-  if (along == 1 && count >= 4)
+  if (along == 1 && count >= 2)
     for (; p + 4 <= k; p += 4, to += 4 * width) {
       int64_t i = 0;
       for (; i + 4 <= count; i += 4)
         turn_four(from + p + i * across, across, to + i, width);
+      for (; i + 2 <= count; i += 2)
+        turn_two(from + p + i * across, across, to + i, width);
       for (int64_t q = 0; q < 4; ++q)
         for (int64_t j = i; j < width; ++j)
           to[q * width + j] = j < count ? from[p + q + j * across] : 0.0f;
     }
+  if (across == 1 && count == width)
+    for (; p < k; ++p, to += width)
+      memcpy(to, from + p * along, (size_t)width * sizeof *to);
   for (; p < k; ++p, to += width) {
     for (int64_t i = 0; i < count; ++i)
       to[i] = from[p * along + i * across];
@@ -468,14 +486,15 @@ static void pack(int64_t k, int64_t count, int64_t width, const float *from,
 typedef float tile[ROWS][COLUMNS];
 typedef float half __attribute__((ext_vector_type(COLUMNS / 2), aligned(4)));
 
-/// Defines the product of a chunk for the first HERE rows of a tile. It goes to
-/// out, or is added to what is there.
+/// Defines the product of a chunk for the first HERE rows of a tile. The terms
+/// of a column of B are bk apart. It goes to out, or is added to what is there.
 #define CHUNK_KERNEL(HERE)                                                     \
   static void chunk_##HERE(int64_t k, const float *restrict a,                 \
-                           const float *restrict b, int add, tile out) {       \
+                           const float *restrict b, int64_t bk, int add,       \
+                           tile out) {                                         \
     half acc[HERE][2];                                                         \
     EACH_ROW(HERE) acc[r][0] = acc[r][1] = 0.0f;                               \
-    for (int64_t p = 0; p < k; ++p, a += ROWS, b += COLUMNS) {                 \
+    for (int64_t p = 0; p < k; ++p, a += ROWS, b += bk) {                      \
       half b0 = *(const half *)b, b1 = *(const half *)(b + COLUMNS / 2);       \
       EACH_ROW(HERE) {                                                         \
         half one = a[r];                                                       \
@@ -503,8 +522,8 @@ CHUNK_KERNEL(4)
 CHUNK_KERNEL(2)
 CHUNK_KERNEL(1)
 
-typedef void chunk_kernel(int64_t k, const float *a, const float *b, int add,
-                          tile out);
+typedef void chunk_kernel(int64_t k, const float *a, const float *b, int64_t bk,
+                          int add, tile out);
 
 /// The kernel that computes so many rows of a tile and the fewest others.
 static chunk_kernel *kernel_of(int64_t rows) {
@@ -525,9 +544,10 @@ static void join_tiles(int64_t rows, tile to, tile rest) {
     x[i] = x[i] + y[i];
 }
 
-/// The product of panels of A and B, of which so many rows are wanted, in the
-/// first of the tiles, of which there are as many as a tree has levels.
-static void product_tile(int64_t k, const float *a, const float *b,
+/// The product of a panel of A and columns of B, whose terms are bk apart. So
+/// many rows are wanted. It is in the first of the tiles, of which there are as
+/// many as a tree has levels.
+static void product_tile(int64_t k, const float *a, const float *b, int64_t bk,
                          int64_t rows, tile *level) {
   chunk_kernel *chunk = kernel_of(rows);
   int64_t waiting = 0, count = 0;
@@ -535,7 +555,7 @@ static void product_tile(int64_t k, const float *a, const float *b,
     int64_t here = k - at < CHUNK ? k - at : CHUNK;
     int64_t c = count, add = c & 1;
     waiting -= add;
-    chunk(here, a + at * ROWS, b + at * COLUMNS, (int)add, level[waiting]);
+    chunk(here, a + at * ROWS, b + at * bk, bk, (int)add, level[waiting]);
     // The last chunk may be short; it joins its partner as ref_dot does.
     for (c >>= add; add && c & 1; c >>= 1, --waiting)
       join_tiles(rows, level[waiting - 1], level[waiting]);
@@ -575,7 +595,8 @@ static void products_part(void *data) {
     int64_t columns = p->n - j < COLUMNS ? p->n - j : COLUMNS;
     for (int64_t i = first; i < end && i < p->m; i += ROWS) {
       int64_t rows = p->m - i < ROWS ? p->m - i : ROWS;
-      product_tile(p->k, p->left + i * p->k, p->right + j * p->k, rows, level);
+      product_tile(p->k, p->left + i * p->k, p->right + j * p->k, COLUMNS, rows,
+                   level);
       for (int64_t r = 0; r < rows; ++r)
         memcpy(p->c + (i + r) * p->n + j, level[0][r],
                (size_t)columns * sizeof(float));

@@ -5,8 +5,9 @@
 // Convolutions of docs/reproduce/contract.md in up to three directions, and the
 // gradients of their weights. The gradient of an input is a convolution of the
 // result's gradient, spread out, with taps in reverse order. A ref_ function is
-// the contract. The fast_ functions give the same bits: they copy windows from
-// a padded input into the panels of contract.h, and never hold all of them.
+// the contract. What is fast gives the same bits: windows are copied from a
+// padded input into the panels of contract.h, and never all of them are held.
+// contract_depthwise.h has what sessions call.
 //
 //===----------------------------------------------------------------------===//
 
@@ -172,13 +173,17 @@ static void pack_windows(const int64_t *column, int64_t k, const int64_t *term,
 // Convolutions, fast
 //===----------------------------------------------------------------------===//
 
+// Panels of a task stay in the second-level cache.
+enum { PANELS = 8, PANEL_ELEMENTS = 1 << 16 };
+
 struct windows {
   const struct convolution *s;
-  int64_t n, k;    ///< columns and terms of a product
-  int64_t tiles;   ///< of rows
-  int64_t lefts;   ///< rows are packed for each group, or each sample's groups
-  int64_t block;   ///< panels, or tiles of rows, of one task
-  float *x, *left; ///< padded input, packed rows
+  int64_t n, k;   ///< columns and terms of a product
+  int64_t tiles;  ///< of rows
+  int64_t lefts;  ///< rows are packed for each group, or each sample's groups
+  int64_t block;  ///< panels, or tiles of rows, of one task
+  const float *x; ///< padded input; the input itself if nothing is padded
+  float *room, *left; ///< for the padded input, or null; packed rows
   /// Where positions and terms of the weight lie in the padded input, and terms
   /// in the weight.
   int64_t *position, *tap, *weight;
@@ -213,11 +218,10 @@ static void list_windows(struct windows *w) {
   }
 }
 
-/// Copies a channel of a sample into the padded input.
-static void pad_channel(const struct convolution *s, int64_t i, float *x) {
+/// Copies a channel of a sample, padded.
+static void pad_channel(const struct convolution *s, int64_t i, float *to) {
   int64_t channels = s->groups * s->depth, all = volume(s->room), spread;
   const float *from = s->x + i / channels * s->xs[0] + i % channels * s->xs[1];
-  float *to = x + i * all;
   memset(to, 0, (size_t)all * sizeof *to);
   int64_t begin = 0, end = s->size[2], before = s->before[2];
   spread = s->spread[2];
@@ -242,12 +246,25 @@ static void pad_channel(const struct convolution *s, int64_t i, float *x) {
     }
 }
 
+/// Whether the terms of a row of the weight are equally far apart.
+static int is_even(const struct convolution *s) {
+  int64_t apart = s->ws[5], taps = volume(s->taps);
+  return taps == 1 || (s->ws[2] == taps * apart &&
+                       s->ws[3] == s->taps[1] * s->taps[2] * apart &&
+                       s->ws[4] == s->taps[2] * apart);
+}
+
 /// Packs a tile of rows of the weight.
 static void pack_weight(const struct windows *w, int64_t i, float *to) {
   const struct convolution *s = w->s;
   int64_t row = i % w->tiles * ROWS;
   int64_t rows = s->rows - row < ROWS ? s->rows - row : ROWS;
   const float *from = s->w + i / w->tiles * s->ws[0] + row * s->ws[1];
+  if (is_even(s)) {
+    int64_t apart = volume(s->taps) == 1 ? s->ws[2] : s->ws[5];
+    pack(w->k, rows, ROWS, from, apart, s->ws[1], to);
+    return;
+  }
   for (int64_t p = 0; p < w->k; ++p, to += ROWS) {
     for (int64_t r = 0; r < rows; ++r)
       to[r] = from[w->weight[p] + r * s->ws[1]];
@@ -269,11 +286,11 @@ static void pack_gradient(const struct windows *w, int64_t i, float *to) {
 static void prepare(struct windows *w, void (*pack_rows)(const struct windows *,
                                                          int64_t, float *)) {
   const struct convolution *s = w->s;
-  int64_t channels = s->batch * s->groups * s->depth, task;
+  int64_t channels = w->room ? s->batch * s->groups * s->depth : 0, task;
   while ((task = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) <
          channels + w->lefts * w->tiles)
     if (task < channels)
-      pad_channel(s, task, w->x);
+      pad_channel(s, task, w->room + task * volume(s->room));
     else
       pack_rows(w, task - channels, w->left + (task - channels) * w->k * ROWS);
 }
@@ -300,10 +317,31 @@ static void write_positions(const struct convolution *s, int64_t g, int64_t row,
   }
 }
 
+/// Whether a panel is memory of the input: its columns lie side by side there,
+/// and their terms are equally far apart.
+static int is_there(const struct windows *w, const int64_t *column,
+                    int64_t first) {
+  if (volume(w->s->taps) != 1 || first + COLUMNS > w->n)
+    return 0;
+  for (int64_t i = 1; i < COLUMNS; ++i)
+    if (column[i] != column[0] + i)
+      return 0;
+  return 1;
+}
+
+/// Fills a panel as pack_windows does, and reads no more than its columns.
+static void pack_exactly(const int64_t *column, int64_t k, const int64_t *term,
+                         const float *x, float *to) {
+  for (int64_t p = 0; p < k; ++p, to += COLUMNS)
+    for (int64_t i = 0; i < COLUMNS; ++i)
+      to[i] = x[term[p] + column[i]];
+}
+
 static void convolution_block(const struct windows *w, int64_t g, int64_t first,
                               int64_t end, float *panels) {
   const struct convolution *s = w->s;
   int64_t n = volume(s->result), channel = volume(s->room);
+  const float *panel[PANELS];
   tile level[LEVELS + 1];
   for (int64_t j = first; j < end; ++j) {
     int64_t column[COLUMNS] = {0}, c = j * COLUMNS;
@@ -315,16 +353,23 @@ static void convolution_block(const struct windows *w, int64_t g, int64_t first,
         ++b;
       }
     }
-    pack_windows(column, w->k, w->tap, w->x,
-                 panels + (j - first) * w->k * COLUMNS);
+    float *to = panels + (j - first) * w->k * COLUMNS;
+    panel[j - first] = to;
+    if (is_there(w, column, c))
+      panel[j - first] = w->x + column[0];
+    else if (w->room)
+      pack_windows(column, w->k, w->tap, w->x, to);
+    else
+      pack_exactly(column, w->k, w->tap, w->x, to);
   }
   for (int64_t i = 0; i < w->tiles; ++i) {
     int64_t rows = s->rows - i * ROWS < ROWS ? s->rows - i * ROWS : ROWS;
     const float *left = w->left + (g * w->tiles + i) * w->k * ROWS;
-    for (int64_t j = first; j < end; ++j) {
-      product_tile(w->k, left, panels + (j - first) * w->k * COLUMNS, rows,
+    for (int64_t j = 0; j < end - first; ++j) {
+      int is_packed = panel[j] == panels + j * w->k * COLUMNS;
+      product_tile(w->k, left, panel[j], is_packed ? COLUMNS : channel, rows,
                    level);
-      write_positions(s, g, i * ROWS, rows, j * COLUMNS, level[0]);
+      write_positions(s, g, i * ROWS, rows, (first + j) * COLUMNS, level[0]);
     }
   }
 }
@@ -382,12 +427,15 @@ static void gradient_block(const struct windows *w, int64_t task, float *panel,
   end = end < w->tiles ? end : w->tiles;
   for (int64_t b = 0; b < s->batch; ++b) {
     int64_t sample = b * s->groups + g;
-    pack_windows(column, w->k, w->position,
-                 w->x + sample * s->depth * volume(s->room), panel);
+    const float *x = w->x + sample * s->depth * volume(s->room);
+    if (!w->room)
+      pack(w->k, columns, COLUMNS, x + j * w->k, 1, w->k, panel);
+    else
+      pack_windows(column, w->k, w->position, x, panel);
     for (int64_t i = first; i < end; ++i) {
       int64_t rows = s->rows - i * ROWS < ROWS ? s->rows - i * ROWS : ROWS;
       product_tile(w->k, w->left + (sample * w->tiles + i) * w->k * ROWS, panel,
-                   rows, level);
+                   COLUMNS, rows, level);
       join_sample(rows, b, trees + (i - first) * levels, level[0]);
     }
   }
@@ -423,20 +471,37 @@ static void gradient_part(void *data) {
   give_room(room);
 }
 
+/// Whether each window is one position, in the order in which they lie.
+static int is_plain(const struct convolution *s) {
+  int64_t apart = 1;
+  for (int d = 2; d >= 0; --d) {
+    if (s->taps[d] != 1 || s->before[d] || s->step[d] != 1 ||
+        s->room[d] != s->size[d] || s->spread[d] != 1 ||
+        (s->size[d] != 1 && s->xs[2 + d] != apart))
+      return 0;
+    apart *= s->size[d];
+  }
+  return s->xs[1] == apart && s->xs[0] == apart * s->groups * s->depth;
+}
+
 /// Makes room, fills it, and computes; returns as fast_mm does.
 static int run_windows(struct windows *w, void (*part)(void *),
                        const struct threads *t) {
   const struct convolution *s = w->s;
   int64_t terms = s->depth * volume(s->taps), positions = volume(s->result);
-  int64_t input = s->batch * s->groups * s->depth * volume(s->room) + WIDEST;
+  int64_t input = 0;
   int64_t work = s->batch * s->groups * s->rows * terms * positions / 64;
   w->tiles = (s->rows + ROWS - 1) / ROWS;
+  if (!is_plain(s))
+    input = s->batch * s->groups * s->depth * volume(s->room) + WIDEST;
   input = (input + ROOM_LINE - 1) / ROOM_LINE * ROOM_LINE;
-  w->x = take_room(input + w->lefts * w->tiles * ROWS * w->k);
+  float *room = take_room(input + w->lefts * w->tiles * ROWS * w->k);
+  w->room = input ? room : NULL;
+  w->x = input ? room : s->x;
   w->position = malloc((size_t)(positions + 2 * terms) * sizeof(int64_t));
-  w->failed = !w->x || !w->position;
+  w->failed = !room || !w->position;
   if (!w->failed) {
-    w->left = w->x + input;
+    w->left = room + input;
     w->tap = w->position + positions;
     w->weight = w->tap + terms;
     list_windows(w);
@@ -446,15 +511,85 @@ static int run_windows(struct windows *w, void (*part)(void *),
     }
   }
   free(w->position);
-  give_room(w->x);
+  give_room(room);
   return w->failed;
 }
 
-// Panels of a task stay in the second-level cache.
-enum { PANELS = 8, PANEL_ELEMENTS = 1 << 16 };
+//===----------------------------------------------------------------------===//
+// Products with few positions
+//===----------------------------------------------------------------------===//
 
-EXPORT int fast_convolution(const struct convolution *s,
-                            const struct threads *t) {
+// So many positions of all samples are few.
+enum { FEW = 32 };
+
+struct few {
+  const struct convolution *s;
+  float *left; ///< the positions' channels, packed as rows
+  int64_t next;
+  int32_t failed;
+};
+
+/// Packs positions, which lie in samples of n each, as rows of tiles.
+static void pack_positions(const struct convolution *s, int64_t n, float *to) {
+  int64_t count = s->batch * n;
+  for (int64_t i = 0; i < count; i += ROWS)
+    for (int64_t p = 0; p < s->depth; ++p, to += ROWS)
+      for (int64_t r = 0; r < ROWS; ++r) {
+        int64_t at = i + r;
+        to[r] = at < count ? s->x[at / n * s->xs[0] + p * n + at % n] : 0.0f;
+      }
+}
+
+static void few_part(void *data) {
+  struct few *f = data;
+  const struct convolution *s = f->s;
+  int64_t k = s->depth, n = volume(s->result), count = s->batch * n, task;
+  float *packed = take_room(k * COLUMNS);
+  tile level[LEVELS + 1];
+  if (!packed) {
+    __atomic_store_n(&f->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  while ((task = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED)) <
+         (s->rows + COLUMNS - 1) / COLUMNS) {
+    int64_t j = task * COLUMNS, apart = COLUMNS;
+    int64_t columns = s->rows - j < COLUMNS ? s->rows - j : COLUMNS;
+    const float *w = s->w + j * s->ws[1], *panel = packed;
+    if (s->ws[1] == 1 && columns == COLUMNS) {
+      panel = w;
+      apart = s->ws[2];
+    } else {
+      pack(k, columns, COLUMNS, w, s->ws[2], s->ws[1], packed);
+    }
+    for (int64_t i = 0; i < count; i += ROWS) {
+      int64_t rows = count - i < ROWS ? count - i : ROWS;
+      product_tile(k, f->left + i * k, panel, apart, rows, level);
+      for (int64_t r = 0; r < rows; ++r) {
+        float *y = s->y + ((i + r) / n * s->rows + j) * n + (i + r) % n;
+        for (int64_t c = 0; c < columns; ++c)
+          y[c * n] = s->bias ? level[0][r][c] + s->bias[j + c] : level[0][r][c];
+      }
+    }
+  }
+  give_room(packed);
+}
+
+/// A convolution of few positions by themselves: the weight's rows are the
+/// columns of tiles. Returns as fast_mm does.
+static int convolve_few(const struct convolution *s, const struct threads *t) {
+  int64_t n = volume(s->result), tiles = (s->batch * n + ROWS - 1) / ROWS;
+  struct few f = {.s = s, .left = take_room(tiles * ROWS * s->depth)};
+  if (!f.left)
+    return 1;
+  pack_positions(s, n, f.left);
+  share_out(t, s->batch * n * s->rows * s->depth / 64, few_part, &f);
+  give_room(f.left);
+  return f.failed;
+}
+
+/// A convolution, by tiles of rows and columns; returns as fast_mm does.
+static int convolve_tiles(const struct convolution *s,
+                          const struct threads *t) {
   struct windows w = {.s = s,
                       .n = s->batch * volume(s->result),
                       .k = s->depth * volume(s->taps),
@@ -466,8 +601,9 @@ EXPORT int fast_convolution(const struct convolution *s,
   return run_windows(&w, convolution_part, t);
 }
 
-EXPORT int fast_weight_gradient(const struct convolution *s,
-                                const struct threads *t) {
+/// The gradient of a weight, by tiles; returns as fast_mm does.
+static int gradient_tiles(const struct convolution *s,
+                          const struct threads *t) {
   struct windows w = {.s = s,
                       .n = s->depth * volume(s->taps),
                       .k = volume(s->result),

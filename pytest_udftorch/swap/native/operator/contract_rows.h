@@ -277,6 +277,35 @@ static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
 
 ROWS_FUNCTION(softmax)
 
+/// The softmax of rows of scores times a factor, which eps is. mean is where
+/// the logarithms of their sums of exponentials go. A row in which everything
+/// is masked has weights of 0. If channels is not 0, so many rows are those of
+/// a matrix, and each sees the elements up to its own place.
+static void attention_weights_rows(const struct rows *s, int64_t first,
+                                   int64_t count, float *work, float *sums) {
+  int64_t n = s->n;
+  float *y = s->y + first * n, *mean = s->mean + first, factor = (float)s->eps;
+  for (int64_t r = 0; r < count; ++r) {
+    const float *x = s->x + (first + r) * n;
+    float *w = work + r * n;
+    int64_t seen = s->channels ? (first + r) % s->channels + 1 : n;
+    EACH_OF(n) w[i] = i < seen ? x[i] * factor : -INFINITY;
+    float largest = largest_of(n, w);
+    if (largest == -INFINITY)
+      largest = 0.0f;
+    EACH_OF(n) w[i] = w[i] - largest;
+    mean[r] = largest;
+  }
+  s->exp(count * n, work, work, 0);
+  sum_rows(count, n, work, sums);
+  for (int64_t r = 0; r < count; ++r)
+    divide_by(n, sums[r] == 0.0f ? 1.0f : sums[r], work + r * n, y + r * n);
+  s->log(count, sums, sums, 0);
+  EACH_OF(count) mean[i] = sums[i] + mean[i];
+}
+
+ROWS_FUNCTION(attention_weights)
+
 static void log_softmax_rows(const struct rows *s, int64_t first, int64_t count,
                              float *work, float *sums) {
   int64_t n = s->n;
@@ -350,6 +379,24 @@ static void channels_part(struct rows *s, one_channel *run) {
     return run_rows(s, name##_part, t);                                        \
   }
 
+/// Normalizes a row of a channel.
+static void scale_channel(const struct rows *s, int64_t c, const float *x,
+                          float mean, float rstd, float *y) {
+  int64_t n = s->n;
+  if (s->weight && s->bias) {
+    float w = s->weight[c], bias = s->bias[c];
+    EACH_OF(n) y[i] = (x[i] - mean) * rstd * w + bias;
+  } else if (s->weight) {
+    float w = s->weight[c];
+    EACH_OF(n) y[i] = (x[i] - mean) * rstd * w;
+  } else if (s->bias) {
+    float bias = s->bias[c];
+    EACH_OF(n) y[i] = (x[i] - mean) * rstd + bias;
+  } else {
+    EACH_OF(n) y[i] = (x[i] - mean) * rstd;
+  }
+}
+
 /// Normalizes a channel; second is where the sum of squares goes.
 static void batch_norm_channel(const struct rows *s, int64_t c, float *sums) {
   int64_t n = s->n, samples = s->rows / s->channels, step = s->channels * n;
@@ -362,28 +409,27 @@ static void batch_norm_channel(const struct rows *s, int64_t c, float *sums) {
     sum_squared(1, n, x + b * step, &mean, sums + b);
   float squares = sum_row(samples, sums);
   float rstd = 1.0f / __builtin_sqrtf(squares / count + eps);
-  for (int64_t b = 0; b < samples; ++b) {
-    const float *xb = x + b * step;
-    float *yb = y + b * step;
-    if (s->weight && s->bias) {
-      float w = s->weight[c], bias = s->bias[c];
-      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd * w + bias;
-    } else if (s->weight) {
-      float w = s->weight[c];
-      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd * w;
-    } else if (s->bias) {
-      float bias = s->bias[c];
-      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd + bias;
-    } else {
-      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd;
-    }
-  }
+  for (int64_t b = 0; b < samples; ++b)
+    scale_channel(s, c, x + b * step, mean, rstd, y + b * step);
   s->mean[c] = mean;
   s->rstd[c] = rstd;
   s->second[c] = squares;
 }
 
 CHANNELS_FUNCTION(batch_norm)
+
+/// Normalizes rows by means and reciprocal deviations that are given.
+static void batch_norm_inference_rows(const struct rows *s, int64_t first,
+                                      int64_t count, float *work, float *sums) {
+  (void)work, (void)sums;
+  for (int64_t r = first; r < first + count; ++r) {
+    int64_t c = r % s->channels;
+    scale_channel(s, c, s->x + r * s->n, s->mean[c], s->rstd[c],
+                  s->y + r * s->n);
+  }
+}
+
+ROWS_FUNCTION(batch_norm_inference)
 
 /// The gradients in training: of the input, and in second those of the weights
 /// and then of the biases.

@@ -139,6 +139,11 @@ EXPORT const void *udfswitch_stock(const void *On) {
   return &static_cast<const Board *>(On)->Stock;
 }
 
+/// The kernel of a target, a KernelFunction.
+EXPORT const void *udfswitch_kernel(const void *Of) {
+  return &static_cast<const Target *>(Of)->Kernel;
+}
+
 /// A table of targets.
 EXPORT void *udfswitch_table(void *const *Targets, size_t Count) {
   auto Made = std::make_unique<Table>();

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What small models cost under the contract of repro, in a forward pass and in a training step.
+
+    python -m benches.experiments.contract_small [--store FILE]
+
+At these sizes a call is mostly overhead. Stock and the session take turns in one process and one
+thread, at each CPU level in a process of its own, as in ``contract_speed``. The models are those of
+``benches/data/models/zoo.py``; they need the extra ``models``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from benches.data.models import zoo
+from benches.experiments import command
+from benches.experiments.contract_speed import LEVELS, compared
+from benches.experiments.cpu_operators import keep_freed_memory
+
+MODELS: Final = (
+    ("transformers", "BERT"), ("transformers", "Llama"), ("transformers", "ViT"),
+    ("torchvision", "resnet18"), ("torchvision", "efficientnet_b0"),
+)  # fmt: skip
+
+#: What was asked for: the time under the session, over stock's.
+ASKED: Final = {"forward": 1.2, "step": 1.35}
+SEED: Final = 0
+
+
+def _row(origin: str, name: str) -> dict[str, Any]:
+    torch.manual_seed(SEED)
+    made = zoo.ZOO[origin, name]()
+    model, loss_of = made
+
+    def forward() -> None:
+        with torch.no_grad():
+            loss_of(model)
+
+    row: dict[str, Any] = {"model": name}
+    model.eval()
+    row["forward"] = compared(forward)
+    model.train()
+    row["step"] = compared(zoo.training_step(made, "float32"))
+    return row
+
+
+def measure_here(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each model, at the CPU level of this process."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    return [_row(origin, name) for origin, name in MODELS if not names or name in names]
+
+
+def measure(names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the figures of each CPU level, from processes of their own."""
+    levels = {}
+    best = list(LEVELS).index(torch.backends.cpu.get_cpu_capability().lower())
+    for level, held in list(LEVELS.items())[best:]:
+        made = subprocess.run(
+            [sys.executable, "-m", "benches.experiments.contract_small", "--here", *names],
+            env={**os.environ, **held}, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
+        levels[level] = json.loads(made.stdout.splitlines()[-1])
+    return {"asked": ASKED, "levels": levels}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("contract_small", __doc__)
+    parser.add_argument("--here", action="store_true", help="measure this process, and print JSON")
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
+    options = parser.parse_args(arguments)
+    if options.here:
+        print(json.dumps(measure_here(options.names)))
+        return 0
+
+    def show(figures: dict[str, Any]) -> bool:
+        for level, rows in figures["levels"].items():
+            for row in rows:
+                shown = (
+                    f"{kind} {row[kind]['stock_us']:8.0f} µs, "
+                    f"{1 / row[kind]['speed']['median']:.2f} of stock"
+                    for kind in ASKED
+                )
+                print(f"{level:7} {row['model']:16} {'   '.join(shown)}")
+        return True
+
+    return command.run("contract_small", options, lambda: measure(options.names), show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
