@@ -363,7 +363,9 @@ Tensor made(IntArrayRef Shape) {
                                std::nullopt, std::nullopt);
 }
 
-const float *read(const Tensor &X) { return X.const_data_ptr<float>(); }
+const float *read(const Tensor &X) {
+  return static_cast<const float *>(X.const_data_ptr());
+}
 float *written(const Tensor &X) { return X.mutable_data_ptr<float>(); }
 
 /// A tensor that may not be there, dense, and where its numbers are.
@@ -373,7 +375,8 @@ struct Dense {
       Kept = X->contiguous();
   }
   const float *read() const {
-    return Kept.defined() ? Kept.const_data_ptr<float>() : nullptr;
+    return Kept.defined() ? static_cast<const float *>(Kept.const_data_ptr())
+                          : nullptr;
   }
   Tensor Kept;
 };

@@ -319,7 +319,7 @@ likelihood(const Contract &C, const Tensor &X, const Tensor &Target,
   const Dense Weights(Weight);
   Tensor Losses = made(Target.sizes()), Shares = made({N});
   const float *Numbers = read(Rows);
-  const auto *Label = Labels.const_data_ptr<int64_t>();
+  const auto *Label = static_cast<const int64_t *>(Labels.const_data_ptr());
   float *Loss = written(Losses), *Share = written(Shares);
   for (int64_t I = 0; I < N; ++I) {
     Loss[I] = Share[I] = 0.0f;
@@ -401,8 +401,8 @@ template <class Index>
 void scatter(const Contract &C, const Tensor &Rows, int64_t Left,
              const Tensor &X, Tensor &Y) {
   const int64_t Width = Y.size(1);
-  const Groups<Index> G(Rows.const_data_ptr<Index>(), Rows.numel(), Y.size(0),
-                        Left);
+  const Groups<Index> G(static_cast<const Index *>(Rows.const_data_ptr()),
+                        Rows.numel(), Y.size(0), Left);
   const Threads T = C.threads("aten::index_add");
   C.fast_scatter(static_cast<int64_t>(G.Named.size()), Width, G.Start.data(),
                  G.Term.data(), G.Named.data(), 1, read(X), written(Y), &T);
@@ -442,7 +442,8 @@ Tensor *bernoulli(const Place &, const Contract &C, Tensor &X, double P,
   Tensor Key = at::detail::empty_cpu({}, at::kLong, std::nullopt, std::nullopt,
                                      std::nullopt, std::nullopt);
   Key.random_(std::move(Source));
-  const auto Word = static_cast<uint64_t>(*Key.const_data_ptr<int64_t>());
+  const auto Word = static_cast<uint64_t>(
+      *static_cast<const int64_t *>(Key.const_data_ptr()));
   const Threads T = C.threads("aten::random_");
   float *Y = written(X);
   auto *Words = reinterpret_cast<uint32_t *>(Y);
