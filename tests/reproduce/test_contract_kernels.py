@@ -572,6 +572,16 @@ def test_a_profile_sees_the_calls_in_python():
     assert {"aten::mm", "aten::_softmax"} <= {row.key["function"] for row in rows}
 
 
+def test_the_first_call_of_a_session_makes_way_for_the_next():
+    x = random(3, 3)
+    for call in (lambda: x**2, lambda: x @ x, lambda: x.sum(), lambda: x.softmax(1)):
+        with patched("repro"):
+            call()
+            before = kernels().taken()
+            call()
+            assert kernels().taken() == before + 1
+
+
 def test_every_call_can_go_through_python():
     code = """
 import torch
