@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,9 +14,11 @@ import torch
 from torch import nn
 
 from pytest_udftorch import patched
-from pytest_udftorch.swap.contract.kernels import kernels
+from pytest_udftorch.swap.contract.kernels import KERNELS, kernels
 from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.cpu import direct
 from pytest_udftorch.swap.cpu.loops import called
+from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 
 aten = torch.ops.aten
@@ -565,6 +570,41 @@ def test_a_profile_sees_the_calls_in_python():
     assert kernels().taken() == before
     rows = session.profile.rows("function")
     assert {"aten::mm", "aten::_softmax"} <= {row.key["function"] for row in rows}
+
+
+def test_the_first_call_of_a_session_makes_way_for_the_next():
+    x = random(3, 3)
+    for call in (lambda: x**2, lambda: x @ x, lambda: x.sum(), lambda: x.softmax(1)):
+        with patched("repro"):
+            call()
+            before = kernels().taken()
+            call()
+            assert kernels().taken() == before + 1
+
+
+def test_every_call_can_go_through_python():
+    code = """
+import torch
+from pytest_udftorch import patched
+from pytest_udftorch.swap.contract.kernels import kernels
+from pytest_udftorch.swap.overrides.switchboard import switchboard
+with patched("repro"):
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    print(switchboard.called("aten::mm", "CPU"), kernels.cache_info().currsize)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, direct.VARIABLE: "python"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.split() == ["Python", "0"]
+    assert switchboard.called("aten::mm", "CPU") == "C++"
+
+
+def test_a_build_that_fails_says_what_is_needed():
+    said = str(KERNELS.failed("2.99.0", "no such header"))
+    assert "2.99.0" in said
+    assert "no such header" in said
+    assert "headers" in said
 
 
 def test_threads_call_while_sessions_open_and_close():

@@ -27,6 +27,7 @@ def pow_scalar(self: Any, exponent: Any) -> Any:
     import torch
 
     if isinstance(exponent, complex) or exponent in _BY_PRODUCTS:
+        contract()  # kernels in C++ take calls once one is chosen
         return stock(self, exponent)
     if abs(exponent) == 0.5:
         found = root(self)
@@ -37,5 +38,6 @@ def pow_scalar(self: Any, exponent: Any) -> Any:
 def pow_scalar_(self: Any, exponent: Any) -> Any:
     """Replace elements by their powers."""
     if isinstance(exponent, complex) or exponent in _BY_PRODUCTS:
+        contract()  # kernels in C++ take calls once one is chosen
         return stock(self, exponent)
     return self.copy_(pow_scalar(self, exponent))

@@ -139,6 +139,22 @@ attention(const Place &, const Contract &C, const Tensor &Q, const Tensor &K,
   return std::tuple(Y, Logs.transpose(1, 2).contiguous().transpose(1, 2));
 }
 
+/// A dense tensor laid out as stock lays gradients out: by samples, places and
+/// then heads.
+Tensor byPlaces(const Tensor &X) {
+  const int64_t H = X.size(1), L = X.size(2), E = X.size(3);
+  if (X.numel() >= Many || H == 1 || L == 1) // there may be nothing to copy
+    return X.transpose(1, 2).contiguous().transpose(1, 2);
+  Tensor Y = at::detail::empty_strided_cpu(X.sizes(), {L * H * E, E, H * E, 1},
+                                           at::kFloat);
+  const float *From = read(X);
+  float *To = written(Y);
+  for (int64_t I = 0; I < X.size(0) * H; ++I)
+    for (int64_t P = 0; P < L; ++P, From += E)
+      std::copy_n(From, E, To + ((I / H * L + P) * H + I % H) * E);
+  return Y;
+}
+
 std::optional<Three>
 attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
                   const Tensor &Q, const Tensor &K, const Tensor &V,
@@ -176,7 +192,7 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
            X.size(2) * X.size(3), read(X), written(Sums));
       X = Sums;
     }
-    return X.transpose(1, 2).contiguous().transpose(1, 2);
+    return byPlaces(X);
   };
   return Three(Laid(*OfQuery, Q), Laid(*OfKey, K), Laid(*OfValue, V));
 }
