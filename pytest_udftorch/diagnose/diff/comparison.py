@@ -24,7 +24,7 @@ from pytest_udftorch.diagnose.diff.alignment import (
 )
 from pytest_udftorch.diagnose.diff.graph import graph_of
 from pytest_udftorch.diagnose.diff.record import digests_of, execute
-from pytest_udftorch.diagnose.diff.record_comparison import BesideRecord
+from pytest_udftorch.diagnose.diff.record_comparison import BesideRecord, unlike
 from pytest_udftorch.diagnose.diff.result import Difference, Finding, LayerDistance, Proof
 from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.diagnose.runs.other_process import Subject
@@ -89,7 +89,7 @@ def first_difference(  # noqa: PLR0913
         make = work_of(model, inputs)
     if isinstance(make, str):
         make = Subject(make)
-    if make is None and not all(s.run is not None or s.record is not None for s in (first, second)):
+    if make is None and not all(s.own or s.record is not None for s in (first, second)):
         raise DiagnosisError(
             "There is nothing to run. Give a model and its inputs, make=, or two callables."
         )
@@ -198,7 +198,7 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
             "A row cannot be trained alone: the loss of the batch is made of all rows. Compare "
             "forward passes (train=False)."
         )
-    made = work.make()
+    made = next((s.make for s in (a, b) if s.row is not None and s.make), work.make)()
     inputs = made[1] if isinstance(made, tuple | list) and len(made) == 2 else None
     tensors = [
         t for t in compat.pytree().tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.dim()
@@ -374,7 +374,8 @@ class _Search:
             truths.append(judged(source, x, y, index) if found.kind == "operator" else None)
         return Finding(
             found.kind, call.operator, call.place, (found.a, found.b), tuple(distances),
-            tuple(truths), proof, "", kept, other,
+            tuple(truths), proof, "", unlike(kept, other) if found.kind == "arguments" else (),
+            kept, other,
         )  # fmt: skip
 
 

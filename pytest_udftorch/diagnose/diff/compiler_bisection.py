@@ -103,6 +103,23 @@ class Bisection:
     compiles: int = 0
     finished: bool = True
 
+    def verdict(self, a: str, b: str) -> str:
+        """Return the answer in a line; ``a`` and ``b`` are the names of the sides."""
+        if self.stage == UNCOMPILED:
+            return "Not the compiler: the sides differ without it, too."
+        causes = [*self.operators, *self.together]
+        if causes:
+            more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+            said = f"The compiler: {causes[0]}{more} makes the difference"
+        elif self.settings:
+            said = f"The compiler: {self.settings[0]} removes the difference"
+        else:
+            said = f"The compiler: {self.stage} makes the difference"
+        if not self.errors:
+            return f"{said}."
+        worst = max(self.errors.values(), key=lambda e: max(e.a, e.b))
+        return f"{said}; {worst.a:.2g} ({a}) and {worst.b:.2g} ({b}) of the norm from the truth."
+
     def paragraph(self, a: str, b: str) -> str:
         """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
         lines = [f"The results differ with {self.stage}, and not before."]
