@@ -587,9 +587,12 @@ def found_with(*kinds, more=False, results=None, **fields):
         ),
         (
             found_with(("operator", True), ("operator", True), more=True),
-            "Ordinary rounding: 2 causes or more, the first, aten::exp in net.",
+            "Ordinary rounding: 2 causes or more, first aten::exp in net.",
         ),
-        (found_with(("operator", True), ("operator", False)), "More than rounding: 2 causes, the"),
+        (
+            found_with(("operator", True), ("operator", False)),
+            "More than rounding: 2 causes, first aten::exp",
+        ),
         (found_with(("operator", None)), "Rounding, or more: unknown: one cause, aten::"),
         (
             found_with(("operator", True), results={"output": 0.0}),

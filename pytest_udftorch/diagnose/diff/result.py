@@ -334,7 +334,7 @@ class Difference(Result):
         }
         if first.kind == "arguments" and first.arguments:
             kinds["arguments"] += f" ({_named(first.arguments, self.a, self.b)})"
-        said = kinds.get(first.kind) or f"{self._kind()}: {self._causes()}, {where}"
+        said = kinds.get(first.kind) or f"{self._kind()}: {self._causes()} {where}"
         far = max((d for d in self.results.values() if d is not None), default=0.0)
         if far:
             return f"{said}; the results differ by {far:.2g} of their norm."
@@ -354,8 +354,8 @@ class Difference(Result):
     def _causes(self) -> str:
         count = len(self.findings)
         if self.more and not self._follows():
-            return f"{count} causes or more, the first" if count > 1 else "one cause or more"
-        return f"{count} causes, the first" if count > 1 else "one cause"
+            return f"{count} causes or more, first" if count > 1 else "one cause or more,"
+        return f"{count} causes, first" if count > 1 else "one cause,"
 
     def _follows(self) -> bool:
         """Whether what differs later may follow from the last finding."""
