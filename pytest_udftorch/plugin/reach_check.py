@@ -130,15 +130,18 @@ class Reached:
         where = []
         for text in missed if self._switcher.sights else ():
             found = sights.places(s.index for s in symbols if f"{s.dtype} {s.function}" == text)
-            where.append(f"{text} in {_list(found) or 'code outside of operators'}")
-        places = f" It called {'; '.join(where)}." if where else ""
+            calls = "call" if len(found) > 1 else "calls"
+            where.append(f"{_list(found) or 'Code outside of operators'} {calls} {text}")
+        places = ""
         if self._switcher.no_sights:
             places = f" In which operator and layer is not known here: {self._switcher.no_sights}"
+        # The operator first: pytest's summary shows no more.
+        who = "; ".join(where) or f"The test called {_list(missed)}"
         return (
-            f"The test called {_list(missed)}, which {session.library.name} did not reach, and "
-            f"--udf-strict is on.{places} Choose a library that has the function in this dtype, or "
-            "leave it out with --udf-functions. The page that the test writes with --udf-lib=std "
-            "--udf-profile --udf-profile-out=DIR shows each operator and layer that calls it."
+            f"{who}, which {session.library.name} did not reach, and --udf-strict is on.{places} "
+            "Choose a library that has the function in this dtype, or leave it out with "
+            "--udf-functions. The page that the test writes with --udf-lib=std --udf-profile "
+            "--udf-profile-out=DIR shows each operator and layer that calls it."
         )
 
     @pytest.hookimpl(wrapper=True)

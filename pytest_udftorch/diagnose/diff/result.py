@@ -109,13 +109,19 @@ class Finding(Result):
             return None
         return all(known)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The lines of code that call the operator: one, or that of each side if they differ."""
+        known = [k.source for k in (self.kept, self.other) if k is not None and k.source]
+        return tuple(dict.fromkeys(known))
+
     def text(self) -> str:
         """Return a paragraph in which the sides are called a and b."""
         return self.paragraph("a", "b")
 
     def paragraph(self, a: str, b: str) -> str:
         """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
-        lines = [_headline(self, a, b)]
+        lines = [_headline(self, a, b), *(f"  at {line}" for line in self.sources)]
         for one, truth in zip(self.apart, self.truth, strict=True):
             lines += [f"  {line}" for line in _apart_lines(one, truth, self.kind, a, b)]
         if self.proof is not None:
@@ -140,6 +146,7 @@ class Finding(Result):
             "proof": None if self.proof is None else asdict(self.proof),
             "note": self.note,
             "arguments": [list(one) for one in self.arguments],
+            "sources": list(self.sources),
         }
 
 
