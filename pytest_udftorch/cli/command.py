@@ -140,7 +140,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     options.behind = behind
     try:
         require(options.needs(options), f"udftorch {options.command}")
-        with Progress(options.waits, 0) if options.waits else contextlib.nullcontext():
+        with Progress(options.waits, 0) if options.waits else contextlib.nullcontext() as progress:
+            options.tell = progress.tell if progress is not None else None
             return int(options.run(options))
     except UdfError as error:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_udftorch.base.result import Result
-from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.cli.status import FAILED, INTERRUPTED, Subparsers
 from pytest_udftorch.cli.subject import add_run, add_subject, check_side, own_options, subject
 from pytest_udftorch.diagnose.runs.sides import RECORDED, Side, side
 from pytest_udftorch.errors import DiagnosisError, RunError
@@ -43,6 +43,13 @@ def add(commands: Subparsers) -> None:
     add_run(parser)
     add_subject(parser, optional=True)
     parser.add_argument("--causes", type=int, default=3, help="to look for, at most")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=120.0,
+        help="of the search of a compiled side, at most; by default 120. Then, and at Ctrl-C, the "
+        "best answer so far is printed",
+    )
     parser.add_argument(
         "--rounding", action="store_true", help="end with status 0 if rounding explains all"
     )
@@ -98,9 +105,13 @@ def _difference(options: argparse.Namespace, a: str, b: str) -> int:
         steps=options.steps,
         seed=options.seed,
         causes=options.causes,
+        seconds=options.seconds,
+        tell=options.tell,
     )
     print(found.text())
     _store(options, found)
+    if found.compiled is not None and found.compiled.interrupted:
+        return INTERRUPTED
     if options.page:
         from pytest_udftorch.diagnose.diff.drawing import save_difference_page
 

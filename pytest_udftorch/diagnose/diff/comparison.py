@@ -22,6 +22,7 @@ from pytest_udftorch.diagnose.diff.alignment import (
     same_outputs,
     same_result,
 )
+from pytest_udftorch.diagnose.diff.compiler_bisection import Budget, Compiled
 from pytest_udftorch.diagnose.diff.graph import graph_of
 from pytest_udftorch.diagnose.diff.record import digests_of, execute
 from pytest_udftorch.diagnose.diff.record_comparison import BesideRecord, unlike
@@ -52,6 +53,8 @@ def first_difference(  # noqa: PLR0913
     optimizer: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
     causes: int = 3,
+    seconds: float | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Difference:
     """Find the first operator that makes two runs differ, and prove it.
 
@@ -72,6 +75,10 @@ def first_difference(  # noqa: PLR0913
         optimizer: makes an optimizer of a list of parameters; by default AdamW.
         seed: of the random numbers of torch, Python and NumPy.
         causes: how many independent causes are looked for, at most.
+        seconds: of the search of a compiled side, at most; by default as long as it takes. What
+            was found until then is returned.
+        tell: gets a line before each run of compiled code: which it is, and the best answer so
+            far. With it, Ctrl-C ends such a search, and what was found is returned.
 
     Raises:
         DiagnosisError: a side means nothing, or the two cannot be compared; a recorded side cannot
@@ -101,7 +108,7 @@ def first_difference(  # noqa: PLR0913
     if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
         if not _show_kernels(first, second):
             _check_ended(first, second)
-            return _compiled(work, first, second)
+            return _compiled(work, first, second, Budget(seconds, tell, keeps=tell is not None))
         causes = 1
     return _Search(work, first, second, causes).difference()
 
@@ -148,11 +155,16 @@ def _show_kernels(a: Side, b: Side) -> bool:
     return all(_is_compiled_record(s) or s.backend == "inductor" for s in (a, b))
 
 
-def _compiled(work: Work, a: Side, b: Side) -> Difference:
+def _compiled(work: Work, a: Side, b: Side, budget: Budget) -> Difference:
     """Compare results, as nothing else is seen of compiled code."""
-    from pytest_udftorch.diagnose.diff.compiler_bisection import Compiled
+    search = Compiled(work, a, b, budget)
+    try:
+        return _by_results(search, a, b)
+    finally:
+        search.close()
 
-    search = Compiled(work, a, b)
+
+def _by_results(search: Compiled, a: Side, b: Side) -> Difference:
     whole = Difference(
         a.name,
         b.name,
