@@ -26,7 +26,10 @@ from pytest_udftorch.prove.judge.truth import judged
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.recorder import Kept
 
-PAGE = Path(__file__).parents[2] / "docs" / "diagnose" / "diff.md"
+PAGES = [
+    Path(__file__).parents[2] / "docs" / "diagnose" / name
+    for name in ("diff.md", "diff_compiled.md")
+]
 
 
 @pytest.fixture(scope="module")
@@ -639,7 +642,7 @@ def test_a_layer_whose_samples_agree_has_no_distance_of_0():
 
 
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
-    text = PAGE.read_text()
+    text = "\n".join(page.read_text() for page in PAGES)
     monkeypatch.chdir(tmp_path)
     for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):
         (tmp_path / name).write_text(body)
@@ -654,7 +657,7 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
             for part in filter(None, line.split("...")):
                 assert part.strip() in out
     (script,) = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
-    exec(compile(script, str(PAGE), "exec"), {})
+    exec(compile(script, str(PAGES[0]), "exec"), {})
     assert "aten::_softmax" in capsys.readouterr().out
 
 
