@@ -210,11 +210,23 @@ class Reached:
         ran = ", ".join(f"{f} in {n}" for f, n in library.ran.most_common())
         aside = " (calls inside compiled code do not show here)" if self._compiled else ""
         yield f"{text}{': ' if ran else ''}{ran}{aside}", not library.reached
-        for function, tests in sorted(library.missed.items(), key=lambda m: -len(m[1])):
+        for functions, tests in sorted(_grouped(library.missed).items(), key=lambda m: -len(m[1])):
+            plural = "s" if "," in functions or " and " in functions else ""
             yield (
-                f"{function} kept the stock function in {_tests(len(tests))}: {_some(tests)}",
+                f"{functions} kept the stock function{plural} in {_tests(len(tests))}: "
+                f"{_some(tests)}",
                 True,
             )
+
+
+def _grouped(missed: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return missed functions -> tests, those of float64 in one: few libraries have them."""
+    wide = {text: tests for text, tests in missed.items() if text.startswith("float64 ")}
+    if len(wide) < 2:
+        return missed
+    names = [text.removeprefix("float64 ") for text in sorted(wide)]
+    every = list(dict.fromkeys(test for tests in wide.values() for test in tests))
+    return {k: v for k, v in missed.items() if k not in wide} | {f"float64 {_list(names)}": every}
 
 
 def _measures(item: pytest.Item) -> bool:

@@ -67,6 +67,24 @@ def test_operators_that_are_overridden_whole_count(suite):
     )
 
 
+def test_functions_of_float64_are_one_line(suite):
+    suite.write(
+        test_it="""
+        import torch
+        X = torch.linspace(1, 2, 100)
+        def test_a(): X.double().exp(); X.double().log()
+        def test_b(): X.double().sin(); X.exp(); X.log()
+        """
+    )
+    result = suite.run("--udf-lib=./one")
+    assert reached_lines(result) == [
+        "udftorch: one's functions ran in 1 of 2 tests: exp in 1",
+        "udftorch: float64 exp, log and sin kept the stock functions in 2 tests: "
+        "test_it.py::test_a, test_it.py::test_b",
+        "udftorch: float32 log kept the stock function in 1 test: test_it.py::test_b",
+    ]
+
+
 def test_functions_that_the_user_left_out_are_not_missed(suite):
     suite.write(test_it=SUITE)
     result = suite.run("--udf-lib=./one", "--udf-functions=cos")
