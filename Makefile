@@ -42,8 +42,9 @@ test: lint build/plugins
 # they would change the runs of all other tests. Without them it says what it skips.
 build/plugins:
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
-	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
-	  pytest-timeout wadler-lindig
+	  coverage jaxtyping jinja2 markupsafe pytest-asyncio pytest-cov pytest-html pytest-instafail \
+	  pytest-metadata pytest-mock pytest-order pytest-randomly pytest-rerunfailures \
+	  pytest-sugar pytest-timeout termcolor wadler-lindig
 # pytest-forked 1.7.5 cannot send the reports of pytest 9.2 to its parent.
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@/forked \
 	  'pytest<9' pytest-forked
