@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 #: The folder of the running environment's pip.
@@ -211,3 +212,23 @@ def test_the_pages_name_the_packages_that_setup_installs(page):
     )
     (listed,) = PACKAGES.findall((ROOT / page).read_text())
     assert listed.split() == setup.stdout.split()
+
+
+def test_the_release_builds_tests_and_attaches_the_wheel():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    targets = [run.removeprefix("make ") for run in runs if run.startswith("make ")]
+    assert targets == ["wheel", "test-wheel"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
+    assert runs[-1].startswith("gh release create")
+    tag, version = (
+        runs[0],
+        re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M),
+    )
+    for name, status in ((f"v{version[1]}", 0), ("v9.9", 1)):
+        done = subprocess.run(
+            ["bash", "-c", tag], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": name}, check=False
+        )
+        assert done.returncode == status
