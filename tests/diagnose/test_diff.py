@@ -608,6 +608,10 @@ def found_with(*kinds, more=False, results=None, **fields):
             found_with(("sequence", None), unaligned=((("aten::mul in net",), ()),)),
             "Other operators: only a calls aten::mul in net.",
         ),
+        (
+            found_with(("sequence", None), unaligned=((("x", "x", "y", "z", "u", "u"), ("v",)),)),
+            "Other operators: only a calls x (2 times), y, z and 2 more; only b calls v.",
+        ),
         (found_with(("result", None)), "Other results, though every operator gives the same."),
     ],
 )

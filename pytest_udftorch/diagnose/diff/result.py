@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 from pytest_udftorch.base.result import Result
@@ -424,5 +425,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _some(calls: tuple[str, ...]) -> str:
-    shown = ", ".join(calls[:3])
-    return shown if len(calls) <= 3 else f"{shown} and {len(calls) - 3} more"
+    """Return the first of some calls; those of one operator in a row are one."""
+    runs = [(call, len(list(same))) for call, same in groupby(calls)]
+    shown = ", ".join(f"{call} ({n} times)" if n > 1 else call for call, n in runs[:3])
+    rest = sum(n for _, n in runs[3:])
+    return f"{shown} and {rest} more" if rest else shown
