@@ -19,7 +19,7 @@ help:
 	@echo 'make test-python PYTHON=3.13 [TESTS=...]  the same with python3.13, in .venv-python-3.13'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
-	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
+	@echo 'make wheel [TORCH=2.15.0]  a wheel for machines without a compiler, in dist/; for one torch, in minutes'
 	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
@@ -42,8 +42,9 @@ test: lint build/plugins
 # they would change the runs of all other tests. Without them it says what it skips.
 build/plugins:
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
-	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
-	  pytest-timeout wadler-lindig
+	  coverage jaxtyping jinja2 markupsafe pytest-asyncio pytest-cov pytest-html pytest-instafail \
+	  pytest-metadata pytest-mock pytest-order pytest-randomly pytest-rerunfailures \
+	  pytest-sugar pytest-timeout termcolor wadler-lindig
 # pytest-forked 1.7.5 cannot send the reports of pytest 9.2 to its parent.
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@/forked \
 	  'pytest<9' pytest-forked
@@ -86,8 +87,10 @@ test-python:
 	@WITH_PYTHON=$(PYTHON) .ci/setup
 	.venv-python-$(PYTHON)/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
 
-wheel: setup
-	@.ci/wheel
+# TORCH names the torch of the wheel, and not one for an environment of its own.
+wheel:
+	@TORCH= .ci/setup
+	@TORCH=$(TORCH) .ci/wheel
 
 test-wheel: wheel
 	$(PY) -m pytest -m slow tests/plugin/test_wheel.py

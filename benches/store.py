@@ -117,7 +117,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
     "versions", "coverage", "contract_operators", "contract_small", "float64_check",
-    "rewriting_gains", "pet_convolutions",
+    "rewriting_gains", "pet_convolutions", "first_hour",
 )  # fmt: skip
 LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")
 LONG["aarch64_sve"] = (

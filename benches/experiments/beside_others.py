@@ -231,7 +231,7 @@ CASES: dict[str, Callable[[], Any]] = {
 #: Other issues -> why they are no case here.
 NO_CASES: dict[str, str] = {
     "136338": "a row alone, not compiled: `--b row=0`, above",
-    "140222": "log_softmax on the CPU and on a GPU: [below](#cpu-and-gpu)",
+    "140222": "log_softmax on the CPU and on a GPU: [here](../diagnose/diff.md#cpu-and-gpu)",
     "189334": "asks for a mode of torch.compile with eager's numbers; it reports no case",
     **dict.fromkeys(("105726", "143658", "145401", "160016", "198133"), "its text was not at hand"),
 }

@@ -228,11 +228,11 @@ def observed(digits: Samples, settings: Settings, library: str) -> Observed:
     functions = None if library == "std" else FUNCTIONS
     # The trace around all makes those of single operators cheap.
     with patched(library, functions), trace(FUNCTIONS), observer:
-        for batches in epochs(task, settings):
+        for number, batches in enumerate(epochs(task, settings), start=1):
             for batch in batches:
                 training.step(batch)
             accuracy(training)
-    print(f"observed {library}", file=sys.stderr)
+            print(f"observed {library}: epoch {number} of {settings.epochs}", file=sys.stderr)
     return training.weights(), observer.found
 
 
@@ -274,6 +274,11 @@ def run(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[s
     torch.set_num_threads(settings.threads)
     try:
         runs = timed(digits, settings, libraries)
+        print(
+            "training once more under each library, to see which operators call its functions, and "
+            "on what numbers",
+            file=sys.stderr,
+        )
         operands = {}
         for name, (weights, operands[name]) in side_by_side(digits, settings, libraries).items():
             if not torch.equal(weights, runs[name].training.weights()):

@@ -1588,6 +1588,22 @@ def site(results: Results) -> str:
     )
 
 
+def first_hour(results: Results) -> str:
+    """Return what each step of the first hour took and said."""
+    document = results["first_hour"]
+    rows = [
+        (
+            f"`{row['command']}`", f"{row['seconds']:,.0f} s", f"{row['cpu_seconds']:,.0f} s",
+            f"{row['words']:,}", str(row["status"]),
+        )
+        for row in document["rows"]
+    ]  # fmt: skip
+    header = ("command", "seconds", "of processor time", "words on the screen", "status")
+    kept = "the same throughout" if document["torch_kept"] else "REPLACED"
+    note = f"torch and torchvision were {kept}. Load average at the end: {document['load'][0]:g}."
+    return _with_source([*table(header, rows), "", note], document)
+
+
 def wheel(results: Results) -> str:
     """Return the size of the wheel, what it is for, and how long the first steps take."""
     document = results["wheel"]
@@ -1675,6 +1691,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "scalar_forms": scalar_forms,
     "patch": patch,
     "site": site,
+    "first_hour": first_hour,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _diff(name) for name in render_diff.TABLES},

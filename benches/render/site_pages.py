@@ -206,9 +206,25 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+#: Pages that the search offers after those which explain: every word is somewhere on them.
+LATER: Final = ("results/", "reference/api", "changelog", "contributing", "notebooks/")
+#: Of these, what somebody wants who types its title.
+SOUGHT: Final = ("results/accuracy.md",)
+
+
+def search_words(markdown: str) -> list[str]:
+    """Return what ``<!-- search: nan, overflow -->`` says that people type who want a page."""
+    found = re.search(r"<!-- search: (.*?) -->", markdown, re.S)
+    return [] if found is None else [" ".join(word.split()) for word in found[1].split(",")]
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links to files outside of docs/ lead to their pages."""
+    """Let links to files outside of docs/ lead to their pages; tell the search what people type."""
     name = page.file.src_uri
+    if name.startswith(LATER) and name not in SOUGHT:
+        page.meta["search"] = {"boost": 0.2}
+    if words := search_words(markdown):
+        page.meta["tags"] = words
     if page.file.generated_by:
         return markdown
     up = posixpath.relpath("pictures", posixpath.dirname(name) or ".")

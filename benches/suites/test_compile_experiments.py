@@ -70,6 +70,7 @@ def test_case(benchmark, chosen, needed, bench_device, case, bench_scale):
     assert all(row.get("in_model_ns", {}).values())
 
 
+@pytest.mark.slow  # compiles a hundred convolutions
 def test_predictor(benchmark, bench_device, bench_scale):
     """Measures the speed-up of random convolutions, and predicts it."""
     chosen = compile_predictor.EXPERIMENT

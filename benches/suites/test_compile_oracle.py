@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans against the uniform executors; one small model by default, full-sized at full scale."""
 
+import pytest
 import torch
 
 from benches.experiments import compile_oracle
@@ -17,6 +18,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow  # a search over executors
 def test_plan_of_squeezenet(benchmark, bench_scale):
     row = benchmark.pedantic(
         compile_oracle.cell,

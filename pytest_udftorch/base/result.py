@@ -29,7 +29,6 @@ class Shown:
         notes: lines below the table.
         spaced: whether the spaces in the notes count, as in tables and drawings.
         ruled: whether the header is underlined in the text.
-        title_last: whether the text ends with the title, as a sum under its table.
     """
 
     title: str
@@ -38,7 +37,6 @@ class Shown:
     notes: Sequence[str] = ()
     spaced: bool = False
     ruled: bool = True
-    title_last: bool = False
 
 
 class Result:
@@ -57,8 +55,7 @@ class Result:
         table = []
         if shown.rows:
             table.append(text_table(shown.header, shown.rows, ruled=shown.ruled))
-        below = [*table, *shown.notes]
-        return "\n".join([*below, shown.title] if shown.title_last else [shown.title, *below])
+        return "\n".join([shown.title, *table, *shown.notes])
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data, fit for JSON."""

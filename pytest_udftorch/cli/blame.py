@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.diagnose.runs.source import check_function
+from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.session.option_values import as_path_or_name
 
 
@@ -49,14 +51,19 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, print and store; fail if a cause is left over."""
+    here = Path.cwd()
+    a, b = (as_path_or_name(text, here) for text in (options.a, options.b))
+    for library in (a, b):
+        find_library(library)
+    if ":" in options.target and "::" not in options.target:
+        check_function(options.target)
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.blame.search import smallest_cause
     from pytest_udftorch.errors import DiagnosisError
 
-    here = Path.cwd()
     found = smallest_cause(
-        as_path_or_name(options.a, here),
-        as_path_or_name(options.b, here),
+        a,
+        b,
         options.target,
         by=options.by,
         causes=options.causes,

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_udftorch import __version__
@@ -34,7 +34,8 @@ from pytest_udftorch.cli import (
     verify,
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.cli.subject import split
+from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.swap.toolchain.progress import Progress
 
 #: The six words of the README -> the verbs of each, in the order of the help.
@@ -58,6 +59,8 @@ class _Parser(argparse.ArgumentParser):
 
     #: A word, a verb, and what it is for.
     rows: list[tuple[str, str, str]]
+    #: Every verb.
+    verbs: Mapping[str, argparse.ArgumentParser]
 
     def format_help(self) -> str:
         table = "\n".join(f"{word:9}  {verb:11}  {text}" for word, verb, text in self.rows)
@@ -80,7 +83,7 @@ class _Group:
         return parser
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> _Parser:
     """Return the parser with all verbs."""
     parser = _Parser(
         prog="udftorch", description="Other math functions inside an unmodified PyTorch."
@@ -97,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
             add(group)
     for add in HOUSEKEEPING:
         add(commands)
+    parser.verbs = commands.choices
     return parser
 
 
@@ -121,10 +125,23 @@ def _run(arguments: Sequence[str] | None) -> int:
         from pytest_udftorch.cli.completion import complete
 
         complete(parser)
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and not words[0].startswith("-") and words[0] not in parser.verbs:
+        print(
+            f"udftorch: there is no verb {words[0]!r}. {nearest(words[0], parser.verbs)} "
+            "udftorch --help lists them.",
+            file=sys.stderr,
+        )
+        return MISUSE
+    behind: list[str] = []
+    if words and words[0] in parser.verbs:
+        words, behind = split(words, parser.verbs[words[0]])
+    options = parser.parse_args(words)
+    options.behind = behind
     try:
         require(options.needs(options), f"udftorch {options.command}")
-        with Progress(options.waits, 0) if options.waits else contextlib.nullcontext():
+        with Progress(options.waits, 0) if options.waits else contextlib.nullcontext() as progress:
+            options.tell = progress.tell if progress is not None else None
             return int(options.run(options))
     except UdfError as error:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)

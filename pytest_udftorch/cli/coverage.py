@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.diagnose.runs.source import check_function
 
 
 def add(commands: Subparsers) -> None:
@@ -39,6 +40,7 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge one run, store it and print it; fail unless everything is swapped."""
+    check_function(options.model)
     from pytest_udftorch.diagnose.runs.files import load_step
     from pytest_udftorch.swap.reach.coverage import coverage, save_coverage
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What works here, and why something does not: ``udftorch doctor``.
 
-Everything is looked up as the package itself would do it; nothing is compiled.
+Everything is looked up as the package itself would do it, and what takes seconds is tried: small
+texts are compiled in a temporary folder, a finished library is swapped in, a kernel is launched.
+What takes longer, such as compiling a library, is only looked up.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final
 
 import pytest_udftorch
 from pytest_udftorch.cli.status import FAILED, Subparsers
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import NativeError, RestoreError, UdfError
 
 #: Packages that parts of this one need, and what for.
 PACKAGES: Final = {
@@ -48,7 +50,8 @@ def add(commands: Subparsers) -> None:
         "doctor",
         help="say what works here, what does not, and why",
         description="Shows versions, the CPU, compilers, the cache, and what works here, to put "
-        "into a bug report. Nothing is compiled.",
+        "into a bug report. Small programs are compiled and run to see that they work; it takes "
+        "seconds.",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run, waits="looking at this machine")
@@ -182,19 +185,34 @@ def checks() -> Iterator[Check]:
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
     yield "override operators: the switchboard", _operators
     yield "record and diff without Python at each operator (otherwise through Python)", _recorder
-    yield "torch.compile on the CPU inside a session", _clang_is_there
-    yield "libraries of your own in C, and operators in C++", _clang_is_there
+    yield "torch.compile on the CPU inside a session", _inductor
+    yield "libraries of your own in C", _own_c
+    yield "operators of your own in C++", _own_operators
     yield "libraries of your own in Python", _numba
     yield "udftorch verify", _verify
-    yield "udftorch patch", _clang_is_there
+    yield "udftorch patch", _own_c
 
 
 def _swap() -> str:
     from pytest_udftorch.base.compat import import_torch
     from pytest_udftorch.swap.toolchain.shared_library import available_library
 
-    import_torch()
-    return f"corem is {_WAYS[available_library('corem')]}"
+    torch = import_torch()
+    way = available_library("corem")
+    if way == "compiler":
+        _own_c()
+        return f"corem is {_WAYS[way]}, which takes about a minute"
+    if _compiles(_operators):
+        return f"corem is {_WAYS[way]}; what overrides operators is {_WAYS['compiler']}"
+    from pytest_udftorch.swap.session.session import patched
+
+    x = torch.linspace(-1, 1, 64)
+    before = torch.exp(x)
+    with patched("corem", functions=("exp",)):
+        torch.exp(x)
+    if not torch.equal(torch.exp(x), before):
+        raise RestoreError("After a session torch.exp gives other results than before it.")
+    return f"corem is {_WAYS[way]}; its exp was swapped in and out"
 
 
 def _profile() -> str:
@@ -221,13 +239,33 @@ def _gpu() -> str:
     from pytest_udftorch.swap.compiled.triton import stock_libdevice
     from pytest_udftorch.swap.cuda.launcher import wake_triton
     from pytest_udftorch.swap.toolchain.libdevice import available_for_gpus
+    from pytest_udftorch.swap.toolchain.shared_library import available_library
 
     _need("triton")
-    if import_torch().cuda.is_available():
+    torch = import_torch()
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
         wake_triton()
     spec = util.find_spec("triton")
     assert spec is not None
-    return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
+    way = available_for_gpus(stock_libdevice(spec.origin or ""))
+    if not has_gpu:
+        return f"corem is {_WAYS[way]}; there is no GPU to try it on"
+    if "compiler" in (way, available_library("corem")) or _compiles(_operators):
+        return f"Triton starts; corem is {_WAYS['compiler']}"
+    from pytest_udftorch.swap.session.session import patched
+
+    x = torch.linspace(-1, 1, 64)
+    with patched("corem", functions=("exp",)):
+        same = torch.equal(torch.exp(x.cuda()).cpu(), torch.exp(x))
+    if not same:
+        raise NativeError("Under corem, exp gives other results on the GPU than on the CPU.")
+    return f"corem is {_WAYS[way]}; its exp on the GPU has the bits of the CPU's"
+
+
+def _compiles(*checks: Callable[[], str]) -> bool:
+    """Say whether opening a session would compile one of these parts."""
+    return any(_outcome("", one).get("how") == _WAYS["compiler"] for one in checks)
 
 
 def _operators() -> str:
@@ -248,27 +286,76 @@ def _recorder() -> str:
     return _WAYS[RECORDER.available()]
 
 
-def _clang_is_there() -> str:
-    return f"with {_clang()['path']}"
+def _inductor() -> str:
+    from pytest_udftorch.swap.toolchain.compiler import check_openmp, find_compiler
+
+    compiler = find_compiler()
+    check_openmp(compiler)
+    return f"{compiler.path} compiles and links what includes omp.h"
+
+
+def _own_c() -> str:
+    """Compile and link a function of one line as that of a library is."""
+    from pytest_udftorch.swap.toolchain.compiler import FLAGS, LINK_FLAGS, find_compiler, tries
+
+    compiler = find_compiler()
+    text = "#include <math.h>\nfloat udf_expf(float x) { return 1 + x * fabsf(x); }\n"
+    needs = (
+        f"A function in C does not compile with the pass plugin. Install the packages "
+        f"clang-{compiler.major}, llvm-{compiler.major}-dev and lld-{compiler.major}."
+    )
+    tries(compiler, text, "c", (*FLAGS, *compiler.plugin_flags, *LINK_FLAGS), needs)
+    return f"{compiler.path} compiles and links one"
+
+
+def _own_operators() -> str:
+    """Compile what includes the headers of Python, of torch, and of C++."""
+    from pytest_udftorch.base.compat import import_torch
+    from pytest_udftorch.swap.toolchain.compiler import find_compiler, torch_flags, tries
+
+    import_torch()
+    compiler, (flags, _) = find_compiler(), torch_flags()
+    text = "#include <Python.h>\n#include <vector>\n#include <c10/core/ScalarType.h>\n"
+    needs = "C++ beside torch does not compile. Install the packages g++ and python3-dev."
+    flags = ["--driver-mode=g++", "-std=c++20", *flags, "-fsyntax-only"]
+    tries(compiler, text, "cpp", flags, needs)
+    return f"{compiler.path} reads the headers of C++, Python and torch"
 
 
 def _numba() -> str:
     from pytest_udftorch.swap.toolchain.llvmlite_forms import binding
 
     _need("numba")
+    import numba
+
+    add = numba.cfunc("float32(float32)")(lambda x: x + x)
+    if add.ctypes(1.5) != 3.0:
+        raise NativeError("Numba compiles x + x to something else. Reinstall numba and llvmlite.")
     try:
-        return _clang_is_there()
+        _own_c()
+        return "Numba compiles one, and clang the forms around it"
     except UdfError:
         binding()
-        return "with llvmlite, which Numba brings"
+        return "Numba compiles one, and llvmlite, which it brings, its forms"
 
 
 def _verify() -> str:
     from pytest_udftorch.prove.verify.reference import checker
+    from pytest_udftorch.prove.verify.reference.checker import Checker
+    from pytest_udftorch.swap.toolchain.compiler import find_c_compiler, tries
 
     for name in ("numpy", "gmpy2"):
         _need(name)
-    return f"the checker is {_WAYS[checker.available_checker()]}"
+    way = checker.available_checker()
+    if way == "compiler":
+        compiler = find_c_compiler()
+        assert compiler is not None  # or it would not be available
+        text = "#include <mpfr.h>\nint main(void) { return mpfr_buildopt_tls_p() < 0; }\n"
+        needs = "The checker does not compile. Install the packages libmpfr-dev and libgmp-dev."
+        tries(compiler, text, "c", ("-lmpfr", "-lgmp"), needs)
+        return f"the checker is {_WAYS[way]}"
+    Checker(checker.checker_file())
+    return f"the checker is {_WAYS[way]}, and loads"
 
 
 def _need(package: str) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_udftorch.cli.status import Subparsers
-from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
+from pytest_udftorch.cli.subject import add_run, add_subject, check_side, own_options, subject
 
 
 def add(commands: Subparsers) -> None:
@@ -46,6 +46,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
+    check_side(options.side)
+    make = subject(options)
     from pytest_udftorch.diagnose.diff.kernels import of_compiled
     from pytest_udftorch.diagnose.diff.record import record_run
     from pytest_udftorch.swap.observe.native_recorder import why_not
@@ -53,7 +55,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     found = record_run(
         options.out,
         on=options.side,
-        make=subject(options),
+        make=make,
         full=options.full,
         train=options.train,
         steps=options.steps,

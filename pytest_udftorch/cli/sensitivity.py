@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
-from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
+from pytest_udftorch.cli.subject import add_run, add_subject, check_side, own_options, subject
 
 
 def add(commands: Subparsers) -> None:
@@ -47,12 +47,14 @@ def add(commands: Subparsers) -> None:
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Count, store and print; fail if an output has too few bits."""
     options = own_options(options, parser)
+    check_side(options.on)
+    make = subject(options)
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.sensitivity.experiment import significant_bits
     from pytest_udftorch.errors import DiagnosisError
 
     found = significant_bits(
-        make=subject(options),
+        make=make,
         perturb=options.perturb,
         functions=_names(options.functions),
         operators=_names(options.operators),

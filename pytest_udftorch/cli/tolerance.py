@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.diagnose.runs.source import check_function
+from pytest_udftorch.swap.library.description import find_library
 
 
 def add(commands: Subparsers) -> None:
@@ -52,6 +54,10 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Search, store and print; fail if the answer does not hold."""
+    for where in filter(None, (options.metric, options.held_out)):
+        check_function(where)
+    for name in () if options.ladder is None else _names(options.ladder):
+        find_library(name)
     from pytest_udftorch.base.store import store
     from pytest_udftorch.diagnose.tolerance.ladder import LADDER, cheapest_libraries
     from pytest_udftorch.errors import DiagnosisError

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_udftorch.diagnose.golden.check import Judgement, check_golden, store_golden
+from pytest_udftorch.diagnose.golden.check import (
+    Judgement,
+    check_callable,
+    check_golden,
+    store_golden,
+)
 from pytest_udftorch.errors import GoldenError
 from pytest_udftorch.plugin.parameters import FIXTURE
 
@@ -45,10 +50,12 @@ class GoldenValues:
             digests: keep the bits of this platform too; other bits on the same platform fail.
 
         Raises:
-            GoldenError: nothing is stored, the file cannot be used, or a name is used twice.
+            GoldenError: the computation cannot be called, nothing is stored, the file cannot be
+                used, or a name is used twice.
             GoldenMismatchError: the result is farther from the truth than rounding explains.
         """
         __tracebackhide__ = True
+        check_callable(computation)
         if name in self._used:
             raise GoldenError(
                 f"Two checks of this test have the name {name!r}. Give each a name= of its own."

@@ -227,9 +227,10 @@ def freeze(config: pytest.Config) -> Options:
     ini file to the folder of that file.
 
     Raises:
-        pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
-            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``,
-            ``--udf-profile-out`` without a profile, or limits with nothing to compare with.
+        pytest.UsageError: an empty name, ``--udf-functions`` or ``--udf-strict`` on the command
+            line without any library, an unknown depth or form on GPUs, a word other than ``error``
+            and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a profile, or limits
+            with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
@@ -256,6 +257,13 @@ def freeze(config: pytest.Config) -> Options:
         raise pytest.UsageError(
             f"--udf-functions={','.join(functions)} names functions, but no library is chosen "
             "to take them from. Add --udf-lib=NAME_OR_PATH, for instance --udf-lib=corem."
+        )
+    if config.getoption("udf_strict") and not libraries:
+        raise pytest.UsageError(
+            "--udf-strict fails tests that call what a library does not reach, but no library is "
+            "chosen, so every test would pass. Add --udf-lib=NAME_OR_PATH, for instance "
+            "--udf-lib=corem. If only markers choose libraries, write udf_strict = true in the ini "
+            "file instead."
         )
     functions = _given(config, "udf_functions")
     return Options(

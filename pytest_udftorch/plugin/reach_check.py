@@ -130,15 +130,18 @@ class Reached:
         where = []
         for text in missed if self._switcher.sights else ():
             found = sights.places(s.index for s in symbols if f"{s.dtype} {s.function}" == text)
-            where.append(f"{text} in {_list(found) or 'code outside of operators'}")
-        places = f" It called {'; '.join(where)}." if where else ""
+            calls = "call" if len(found) > 1 else "calls"
+            where.append(f"{_list(found) or 'Code outside of operators'} {calls} {text}")
+        places = ""
         if self._switcher.no_sights:
             places = f" In which operator and layer is not known here: {self._switcher.no_sights}"
+        # The operator first: pytest's summary shows no more.
+        who = "; ".join(where) or f"The test called {_list(missed)}"
         return (
-            f"The test called {_list(missed)}, which {session.library.name} did not reach, and "
-            f"--udf-strict is on.{places} Choose a library that has the function in this dtype, or "
-            "leave it out with --udf-functions. The page that the test writes with --udf-lib=std "
-            "--udf-profile --udf-profile-out=DIR shows each operator and layer that calls it."
+            f"{who}, which {session.library.name} did not reach, and --udf-strict is on.{places} "
+            "Choose a library that has the function in this dtype, or leave it out with "
+            "--udf-functions. The page that the test writes with --udf-lib=std --udf-profile "
+            "--udf-profile-out=DIR shows each operator and layer that calls it."
         )
 
     @pytest.hookimpl(wrapper=True)
@@ -207,11 +210,23 @@ class Reached:
         ran = ", ".join(f"{f} in {n}" for f, n in library.ran.most_common())
         aside = " (calls inside compiled code do not show here)" if self._compiled else ""
         yield f"{text}{': ' if ran else ''}{ran}{aside}", not library.reached
-        for function, tests in sorted(library.missed.items(), key=lambda m: -len(m[1])):
+        for functions, tests in sorted(_grouped(library.missed).items(), key=lambda m: -len(m[1])):
+            plural = "s" if "," in functions or " and " in functions else ""
             yield (
-                f"{function} kept the stock function in {_tests(len(tests))}: {_some(tests)}",
+                f"{functions} kept the stock function{plural} in {_tests(len(tests))}: "
+                f"{_some(tests)}",
                 True,
             )
+
+
+def _grouped(missed: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return missed functions -> tests, those of float64 in one: few libraries have them."""
+    wide = {text: tests for text, tests in missed.items() if text.startswith("float64 ")}
+    if len(wide) < 2:
+        return missed
+    names = [text.removeprefix("float64 ") for text in sorted(wide)]
+    every = list(dict.fromkeys(test for tests in wide.values() for test in tests))
+    return {k: v for k, v in missed.items() if k not in wide} | {f"float64 {_list(names)}": every}
 
 
 def _measures(item: pytest.Item) -> bool:

@@ -268,13 +268,14 @@ class RunProfile:
             if first is None and origin is None:
                 continue
             value = {"nan": "NaN", "inf": "infinity"}[kind]
-            lines = [] if origin is None else [f"{test}: {origin.text()}"]
+            lines = [] if origin is None else [origin.text()]
             if first is not None:
                 lines.append(
                     f"A function of {part.label} made the first {value} of a function, out of "
                     f"arguments that held none: {first}."
                 )
-            pytest.fail("\n".join([*lines, f"--udf-{kind}=error is on."]), pytrace=False)
+            lines.append(f"--udf-{kind}=error is on, in {test}.")
+            pytest.fail("\n".join(lines), pytrace=False)
 
     # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)

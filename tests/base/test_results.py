@@ -20,6 +20,7 @@ from pytest_udftorch import patched, prove
 from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.blame.result import Blame, Cause
 from pytest_udftorch.diagnose.blame.trial import Outcome
+from pytest_udftorch.diagnose.diff.compiler_bisection import UNCOMPILED, Bisection, ResultError
 from pytest_udftorch.diagnose.diff.origin import Origin
 from pytest_udftorch.diagnose.diff.result import Difference, Finding, LayerDistance
 from pytest_udftorch.diagnose.golden.check import Judgement
@@ -221,7 +222,7 @@ def test_a_plan(report):
         "2.15", False, report,
     )  # fmt: skip
     plan = Plan(stored)
-    shows(plan, "2 segments, on cpu", "0 to 1", "compile")
+    shows(plan, "2 segments are the fastest that was found. On cpu", "0 to 1", "compile")
     if "conv" in str(report):
         shows(plan, "conv, relu", "whole model under eager: 1 ms")
 
@@ -235,3 +236,97 @@ def test_a_certificate():
         "4,294,967,296",
         "Nothing contradicts the claim of 0.5 ULP.",
     )
+
+
+# The first line ----------------------------------------------------------------------------
+
+UNIT = Unit("exp", "net", "aten::exp")
+OTHER = Unit("log", "head", "aten::log")
+
+
+def blame_of(*causes, proved=True):
+    outcome = Outcome("1", "d")
+    return Blame("t.py:f", ("std", "corem"), outcome, outcome, 9, causes, outcome, proved, 5)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (blame_of(Cause((UNIT,), Outcome("1", "d"))),
+         "One cause: exp in net, aten::exp, from corem; without it nothing differs."),
+        (blame_of(Cause((UNIT, OTHER), Outcome("1", "d"))),
+         "One cause: exp in net, aten::exp and 1 more, from corem; without it nothing differs."),
+        (blame_of(Cause((UNIT,), Outcome("1", "d")), Cause((OTHER,), Outcome("1", "d"))),
+         "2 causes: exp in net, aten::exp and 1 more, from corem; without them nothing differs."),
+        (blame_of(Cause((UNIT,), Outcome("1", "d")), proved=False),
+         "One cause, and there are more: exp in net, aten::exp, from corem."),
+        (blame_of(Cause((UNIT,), Outcome("1", "d"), minimal=False)),
+         "One cause (the smallest set is not known): exp in net"),
+        (blame_of(proved=False), "No cause was found: with all from corem, 1."),
+    ],
+)  # fmt: skip
+def test_blame_begins_with_the_answer(found, says):
+    assert found.text().startswith(says)
+    assert found.document()["verdict"] == found.verdict()
+
+
+@pytest.mark.parametrize(
+    ("library", "value", "held_out", "says"),
+    [
+        ("ladder-8", 1.0, None, "1 of 1 functions in layers can be cheaper than corem, which saves "
+         "50% of the functions' time; the metric stays within 0.5.\n"),
+        ("ladder-8", 1.0, (1.0, 1.2), "stays within 0.5 on held-out data too.\n"),
+        ("ladder-8", 2.0, None, "but that does NOT hold: the metric leaves the bound of 0.5.\n"),
+        ("ladder-8", 1.0, (1.0, 9.0), "but that does NOT hold: the metric leaves the bound"),
+        ("corem", 1.0, None, "0 of 1 functions in layers can be cheaper than corem"),
+    ],
+)  # fmt: skip
+def test_tolerance_begins_with_the_answer(library, value, held_out, says):
+    needs = (Need("exp", "net", library, 8, 2.0, 1.0),)
+    found = Tolerance(needs, ("corem", "ladder-8"), 1.0, value, 0.5, held_out, 3)
+    assert says in found.text().partition("\n")[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("bisection", "says"),
+    [
+        (Bisection("b", "Inductor", operators=("aten::gelu", "aten::exp")),
+         "The compiler: aten::gelu and 1 more makes the difference."),
+        (Bisection("b", "Inductor", settings=("no fusion",)),
+         "The compiler: no fusion removes the difference."),
+        (Bisection("b", "Inductor", errors={"output": ResultError(1e-7, 3e-7)}),
+         "The compiler: Inductor makes the difference; 1e-07 (a) and 3e-07 (b) of the norm from"),
+        (Bisection("b", UNCOMPILED), "Not the compiler: the sides differ without it, too."),
+    ],
+)  # fmt: skip
+def test_a_compiled_difference_begins_with_the_answer(bisection, says):
+    found = Difference("a", "b", (Finding("compiled"),), {"a": True}, (0, 0), compiled=bisection,
+                       results={"output": 1e-7})  # fmt: skip
+    assert found.text().startswith(says)
+
+
+def test_coverage_begins_with_the_answer_and_names_what_is_left():
+    row = CoverageRow("aten::ndtri", "float32", 1, {"log": 10}, {"log": 0.0}, ("no symbol",))
+    full = CoverageRow("aten::exp", "float32", 1, {"exp": 30}, {"exp": 30.0})
+    said = Coverage((full, row), operators=2).text()
+    assert said.startswith(
+        "75.00 % of 40 evaluations are swapped; aten::ndtri keeps most of the rest"
+    )
+    said = Coverage((full,), operators=1).text()
+    assert said.startswith("100 % of 30 evaluations are swapped; 1 different operators")
+
+
+@pytest.mark.parametrize(
+    ("segments", "report", "says"),
+    [
+        (2, {"fresh_speedup": [1.238, 1.2, 1.3], "best_uniform": "compile"},
+         "2 segments are the fastest that was found, 1.24 times as fast as the best single "
+         "executor, compile."),
+        (2, {"fresh_speedup": "soon", "best_uniform": 3}, "2 segments are the fastest that was"),
+        (1, {}, "compile alone is the fastest that was found."),
+    ],
+)  # fmt: skip
+def test_a_plan_begins_with_the_answer(segments, report, says):
+    cut = ((0, 2, "compile"), (2, 3, "eager"))[:segments]
+    stored = StoredPlan(cut, (0, 1, 2, 3), "f", ("float32[2]",), "cpu", "2.15", False, report)
+    assert Plan(stored).text().startswith(says)

@@ -16,6 +16,8 @@ import pytest
 
 from pytest_udftorch import cli
 from pytest_udftorch.cli.command import make_parser
+from pytest_udftorch.diagnose.runs.source import check_function
+from pytest_udftorch.errors import CoverageError
 
 GOLDEN = Path(__file__).with_name("command.golden.txt")
 
@@ -215,3 +217,87 @@ def test_scripts_for_shells(shell, capsys):
     pytest.importorskip("argcomplete")
     assert cli.main(["setup", "completion", shell]) == 0
     assert "udftorch" in capsys.readouterr().out
+
+
+# Mistakes that the command line or a source shows -----------------------------------------
+
+
+SOURCES = {
+    "model.py": "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2)\n",
+    "script.py": "import torch\n",
+    "bad.py": "import torch\ndef f(:\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("diff --b cpu model.py:mak", "model.py has no function 'mak'. Name one that returns the"),
+        ("diff --b cpu model.py:mak", "Did you mean 'make'?"),
+        ("diff --b cpu bad.py:make", "bad.py, line 2 is not valid Python (invalid syntax): def f"),
+        ("diff --b cpu bad.py", "bad.py, line 2 is not valid Python"),
+        ("diff --b cpu none.py", "There is no script none.py to run."),
+        ("diff script.py none.py", "There is no script none.py to run."),
+        ("diff --b library=corm model.py:make", "No UDF library is called 'corm'."),
+        ("diff --b eagre model.py:make", "A side cannot be 'eagre'. Did you mean 'eager'?"),
+        ("diff --b cpu script.py --epochs 3", "write -- before it: script.py -- --epochs ..."),
+        ("diff --b cpu script.py 3", "write -- before it: script.py -- 3 ..."),
+        ("diff --b cpu model.py:make 3", "is a function, which takes no arguments, and 3 is no"),
+        ("diff --origin nan script.py model.py:make", "--origin looks at one run."),
+        ("record --out out script.py model.py:make", "model.py:make is not for udftorch"),
+        ("sensitivity --on cud model.py:make", "A side cannot be 'cud'. Did you mean 'cuda'"),
+        ("coverage model.py:mak", "Did you mean 'make'?"),
+        ("blame --b corem model.py:mak", "Did you mean 'make'?"),
+        ("blame --b corm model.py:make", "No UDF library is called 'corm'."),
+        ("tolerance --within 1 model.py:mak", "Did you mean 'make'?"),
+        ("tolerance --within 1 --ladder corm,corem model.py:make", "No UDF library is called"),
+    ],
+)
+def test_a_mistake_that_the_source_shows_is_told_before_torch_is_imported(words, says, tmp_path):
+    for name, text in SOURCES.items():
+        (tmp_path / name).write_text(text)
+    code = (
+        "import sys; from pytest_udftorch import cli; status = cli.main(sys.argv[1:]); "
+        "sys.exit(99 if 'torch' in sys.modules else status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (cli.MISUSE, "")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from elsewhere import *\n",
+        "globals()['make'] = 3\n",
+        "def __getattr__(name): ...\n",
+        "try:\n    import make\nexcept ImportError:\n    pass\n",
+        "if True:\n    make = 3\n",
+        "def other():\n    global make\n",
+        "(make := 3)\n",
+    ],
+)
+def test_a_name_that_the_source_may_bind_is_not_refused(text, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    check_function(f"{path}:make")
+    path.write_text("def other():\n    make = 3\n")
+    with pytest.raises(CoverageError, match="Known: other"):
+        check_function(f"{path}:make")
+
+
+def test_a_verb_that_does_not_exist_is_offered_the_nearest(say):
+    assert say("dif") == (
+        cli.MISUSE,
+        "udftorch: there is no verb 'dif'. Did you mean 'diff'? udftorch --help lists them.\n",
+    )
+
+
+def test_an_option_without_its_value_behind_a_subject_is_told(say, tmp_path):
+    (tmp_path / "script.py").write_text("")
+    status, text = say("diff script.py --b")
+    assert status == cli.MISUSE
+    assert "argument --b: expected one argument" in text

@@ -13,6 +13,7 @@ from pytest_udftorch.cli import FAILED, MISUSE, doctor, main
 from pytest_udftorch.swap.toolchain import cache as cache_module
 from pytest_udftorch.swap.toolchain import progress, shared_library
 from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
+from pytest_udftorch.swap.toolchain.bitcode import compiler_for
 from pytest_udftorch.swap.toolchain.progress import VARIABLE
 from pytest_udftorch.swap.toolchain.shared_library import build_library
 
@@ -72,9 +73,67 @@ def test_doctor_names_a_package_that_is_missing(cache, monkeypatch):
     assert "pip install numba" in why
 
 
-def test_doctor_compiles_nothing(cache):
+def test_doctor_keeps_nothing_of_what_it_tries(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = set(tmp_path.rglob("*"))
     doctor.facts()
     assert not list(cache.rglob("*.so"))
+    assert set(tmp_path.rglob("*")) - before <= {cache}
+
+
+@pytest.fixture
+def clang_without(tmp_path, monkeypatch):
+    """A clang that fails when its source or its flags hold a word."""
+    from pytest_udftorch.swap.toolchain.compiler import find_compiler
+
+    real = find_compiler().path
+
+    def make(word, says):
+        fake = tmp_path / "clang"
+        fake.write_text(
+            "#!/bin/sh\n"
+            f'for a in "$@"; do if [ "$a" = "{word}" ] || grep -qs -- "{word}" "$a"; then\n'
+            f'echo "{says}" >&2; exit 1; fi; done\nexec {real} "$@"\n'
+        )
+        fake.chmod(0o700)
+        monkeypatch.setenv("UDFTORCH_CLANG", str(fake))
+        return fake
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("word", "says", "what", "why"),
+    [
+        ("omp.h", "x.c:1: fatal error: 'omp.h' file not found",
+         "torch.compile on the CPU inside a session", "Install the package libomp-19-dev"),
+        ("Python.h", "x.cpp:1: fatal error: 'Python.h' file not found",
+         "operators of your own in C++", "Install the packages g++ and python3-dev"),
+        ("-fuse-ld=lld", "clang: error: invalid linker name in '-fuse-ld=lld'",
+         "libraries of your own in C", "clang-19, llvm-19-dev and lld-19"),
+    ],
+)  # fmt: skip
+def test_doctor_tries_what_it_says(clang_without, word, says, what, why):
+    works = {entry["what"]: entry for entry in doctor.facts()["works"]}
+    assert works[what]["works"], "the control"
+    fake = clang_without(word, says)
+    works = {entry["what"]: entry for entry in doctor.facts()["works"]}
+    assert not works[what]["works"]
+    assert why in works[what]["why"]
+    assert f"{fake} says: {says}" in works[what]["why"]
+
+
+def test_inductor_is_told_that_openmp_is_missing(clang_without, cache):
+    """Without it its C++ would fail with what clang says of a header that no user wrote."""
+    clang_without("omp.h", "x.c:1: fatal error: 'omp.h' file not found")
+    done = subprocess.run(
+        [compiler_for(()), "-c", "x.cpp"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "TorchInductor cannot compile C++ in this session" in done.stderr
+    assert "Install the package libomp-19-dev" in done.stderr
+    assert "udftorch doctor" in done.stderr
 
 
 def test_the_version(capsys):

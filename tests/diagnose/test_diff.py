@@ -18,13 +18,18 @@ from torch import nn
 
 from pytest_udftorch import cli
 from pytest_udftorch.diagnose import Side, first_difference, save_reproducer
+from pytest_udftorch.diagnose.diff.result import Difference, Finding, LayerDistance
 from pytest_udftorch.diagnose.runs.sides import side
 from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.prove.judge import truth
 from pytest_udftorch.prove.judge.truth import judged
+from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.recorder import Kept
 
-PAGE = Path(__file__).parents[2] / "docs" / "diagnose" / "diff.md"
+PAGES = [
+    Path(__file__).parents[2] / "docs" / "diagnose" / name
+    for name in ("diff.md", "diff_compiled.md")
+]
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +178,10 @@ def test_other_arguments_are_told_from_another_operator(inputs):
 
     found = first_difference(run(1e-5), Side(name="b", run=run(1e-6)))
     assert found.first.kind == "arguments"
-    assert "give it other arguments" in found.text()
+    assert found.first.arguments == (("eps", "1e-05", "1e-06"),)
+    assert "equal tensors, other arguments: eps=1e-05 for <lambda>, 1e-06 for b." in found.text()
+    assert found.verdict().startswith("Other arguments of aten::native_layer_norm in no module (")
+    assert "who is nearer" not in found.text(), "each is right about what it was given"
 
 
 def test_random_numbers_are_aligned_or_are_the_finding(inputs):
@@ -483,6 +491,9 @@ import torch
 def make():
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1)), torch.randn(64, 8)
 
+def bare():
+    return torch.nn.Linear(8, 8)
+
 nothing = 3
 """
 
@@ -506,7 +517,7 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
     document = json.loads((tmp_path / "found.json").read_text())
     assert document["findings"][0]["operator"] == "aten::_softmax"
     assert document["findings"][0]["place"]["layer"] == "1"
-    assert cli.main(["diff", "--b", "library=corem", "--rounding", "train.py", "now"]) == 0
+    assert cli.main(["diff", "--b", "library=corem", "--rounding", "train.py", "--", "now"]) == 0
     out = capsys.readouterr().out
     assert "aten::exp in no module" in out
     assert "nothing differs any more; with library=corem's put into eager's run, that run" in out
@@ -514,16 +525,128 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
         (["train.py"], "IndexError"),
         (["other.py"], "no script other.py"),
         (["model.py:nothing"], "has no function 'nothing'"),
-        (["model.py:make", "now"], "takes no arguments (now)"),
-        (["--b", "dtype=float64", "train.py", "now"], "needs a model and its inputs"),
+        (["model.py:make", "--", "now"], "takes no arguments (now)"),
+        (["model.py:bare"], "returned Linear without inputs, and it needs input. Return it too"),
+        (["--b", "dtype=float64", "train.py", "--", "now"], "needs a model and its inputs"),
         (["--store", "no/file.json", "model.py:make"], "Name a file in a folder"),
     ):
         assert cli.main(["diff", "--b", "cpu", *words]) == cli.MISUSE
         assert message in capsys.readouterr().err
 
 
+def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\ndef make(): return torch.nn.GELU({}).eval(), torch.linspace(-3, 3, 64)\n"
+    for name, argument in (("a", ""), ("b", "approximate='tanh'")):
+        (tmp_path / f"{name}.py").write_text(text.format(argument))
+        (tmp_path / f"{name}_script.py").write_text(
+            f"{text.format(argument)}import sys\nmodel, x = make()\nmodel(x * float(sys.argv[1]))\n"
+        )
+    assert cli.main(["diff", "a.py:make", "b.py:make", "--store", "found.json"]) == cli.FAILED
+    out = capsys.readouterr().out
+    named = "Other arguments of aten::gelu in GELU (approximate='none' for a.py:make, 'tanh' for"
+    assert out.startswith(named)
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert document["findings"][0]["arguments"] == [["approximate", "'none'", "'tanh'"]]
+    assert document["verdict"] == out.partition("\n")[0]
+    assert cli.main(["diff", "a.py:make", "a.py:make", "--b", "threads=1"]) == 0, "the control"
+    assert cli.main(["diff", "a_script.py", "b_script.py", "--", "0.5"]) == cli.FAILED
+    assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
+    # Each side in a process of its own gets what that side runs.
+    sides = ["--a", "capability=avx2", "--b", "capability=avx2"]
+    assert cli.main(["diff", "a.py:make", "b.py:make", *sides]) == cli.FAILED
+    assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
+
+
+PLACE = Place("net", "forward", 0)
+
+
+def found_with(*kinds, more=False, results=None, **fields):
+    """Return a Difference whose findings are of these kinds, each explained or not."""
+    error = truth.Error(1.0, 1e-7, 0, 0.5)
+    beyond = truth.Error(9.0, 1e-3, 7, 90.0)
+    apart = truth.Apart(0, 9, 3, 2, 1e-7, ((0,), 1.0, 2.0))
+    findings = []
+    for kind, explained in kinds:
+        judged = () if explained is None else (truth.Truth("MPFR", "x", error, error),)
+        if explained is False:
+            judged = (truth.Truth("MPFR", "x", error, beyond),)
+        findings.append(
+            Finding(kind, "aten::exp", PLACE, (0, 0), (apart,) * len(judged), judged)
+            if kind not in ("result", "compiled") else Finding(kind)
+        )  # fmt: skip
+    return Difference("a", "b", tuple(findings), {"a": True}, (9, 9), 3, more=more,
+                      results=results or {}, **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (found_with(), "Equal: a and b give the same bits."),
+        (
+            found_with(("operator", True), results={"output": 3e-7}),
+            "Ordinary rounding: one cause, aten::exp in net; the results differ by 3e-07 of their "
+            "norm.",
+        ),
+        (
+            found_with(("operator", True), ("operator", True), more=True),
+            "Ordinary rounding: 2 causes or more, first aten::exp in net.",
+        ),
+        (
+            found_with(("operator", True), ("operator", False)),
+            "More than rounding: 2 causes, first aten::exp",
+        ),
+        (found_with(("operator", None)), "Rounding, or more: unknown: one cause, aten::"),
+        (
+            found_with(("operator", True), results={"output": 0.0}),
+            "Ordinary rounding: one cause, aten::exp in net; some bits of the result differ.",
+        ),
+        (found_with(("arguments", None)), "Other arguments of aten::exp in net."),
+        (found_with(("random", None)), "Other random numbers: aten::exp in net begins from"),
+        (found_with(("inputs", None), more=True), "Other inputs: the sides begin from other"),
+        (
+            found_with(("sequence", None), unaligned=((("aten::mul in net",), ()),)),
+            "Other operators: only a calls aten::mul in net.",
+        ),
+        (
+            found_with(("sequence", None), unaligned=((("x", "x", "y", "z", "u", "u"), ("v",)),)),
+            "Other operators: only a calls x (2 times), y, z and 2 more; only b calls v.",
+        ),
+        (found_with(("result", None)), "Other results, though every operator gives the same."),
+    ],
+)
+def test_the_verdict_comes_first_and_the_rest_agrees(found, says):
+    assert found.verdict().startswith(says)
+    if not found.equal:
+        assert found.text().startswith(found.verdict())
+    assert ("further causes" in found.text()) == (found.more and "inputs" not in found.first.kind)
+
+
+def test_who_is_nearer_says_by_what_where_the_worst_element_says_otherwise():
+    near, far = truth.Error(9.0, 1e-7, 0, 0.5), truth.Error(2.0, 3e-7, 0, 0.5)
+    apart = truth.Apart(0, 9, 3, 2, 1e-7, ((0,), 1.0, 2.0))
+
+    def said(a, b):
+        return Finding(
+            "operator", "aten::exp", PLACE, (0, 0), (apart,), (truth.Truth("MPFR", "x", a, b),)
+        ).text()
+
+    worse = "b is nearer the truth by the norm of its error, though its worst element is farther"
+    assert worse in said(far, near)
+    assert "a is nearer the truth by the norm of its error (" in said(near, truth.Error(9, 1, 0, 0))
+    assert "b is nearer the truth by its worst element" in said(near, truth.Error(2, 1e-7, 0, 0))
+    assert "both are alike near the truth" in said(near, near)
+
+
+def test_a_layer_whose_samples_agree_has_no_distance_of_0():
+    layers = (LayerDistance("net", (3, 4), 0.0), LayerDistance("head", (1, 1), 2e-7))
+    text = found_with(("operator", True), layers=layers).text()
+    assert re.search(r"net +3 of 4 +not in the samples", text)
+    assert re.search(r"head +1 of 1 +2e-07", text)
+
+
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
-    text = PAGE.read_text()
+    text = "\n".join(page.read_text() for page in PAGES)
     monkeypatch.chdir(tmp_path)
     for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):
         (tmp_path / name).write_text(body)
@@ -538,7 +661,7 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
             for part in filter(None, line.split("...")):
                 assert part.strip() in out
     (script,) = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
-    exec(compile(script, str(PAGE), "exec"), {})
+    exec(compile(script, str(PAGES[0]), "exec"), {})
     assert "aten::_softmax" in capsys.readouterr().out
 
 

@@ -11,8 +11,14 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
+from pytest_udftorch import cli
 from pytest_udftorch.diagnose import Side, first_difference, record_run, save_reproducer
-from pytest_udftorch.diagnose.diff.compiler_bisection import left_to_aten, smallest
+from pytest_udftorch.diagnose.diff.compiler_bisection import (
+    UNKNOWN,
+    Compiled,
+    left_to_aten,
+    smallest,
+)
 from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.errors import DiagnosisError, RunError
 
@@ -111,6 +117,67 @@ def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
         first_difference("eager", "backend=nowhere", model, inputs)
     with pytest.raises(DiagnosisError, match="A row alone cannot be compared with compiled"):
         first_difference("compiled", "row=1", model, inputs)
+
+
+DECOMPOSED = "backend=aot_eager_decomp_partition"
+
+
+def test_a_search_whose_time_is_up_says_what_it_has(model, inputs):
+    found = first_difference("eager", DECOMPOSED, model, inputs, seconds=0)
+    assert found.compiled.stage == UNKNOWN
+    assert not found.compiled.finished
+    assert found.text().startswith("The compiler: it makes the difference, as far as the search")
+    assert "The search ended before the first stage of the compiler was known." in found.text()
+    assert "No setting removes it" not in found.text()
+
+
+def test_a_search_tells_its_steps_and_ctrl_c_keeps_the_best(model, inputs):
+    told = []
+    whole = first_difference("eager", DECOMPOSED, model, inputs, tell=told.append)
+    assert whole.compiled.finished
+    assert [line.partition(",")[0] for line in told[:2]] == ["compiled run 1", "compiled run 1"]
+    assert any("with AOTAutograd and no more" in line for line in told)
+    assert told[-1].startswith(f"compiled run {whole.compiled.compiles}, ")
+    best = next(i for i, line in enumerate(told) if "best so far: aten::" in line)
+
+    def interrupt(line):
+        if "best so far: aten::" in line:
+            raise KeyboardInterrupt
+
+    found = first_difference("eager", DECOMPOSED, model, inputs, tell=interrupt)
+    assert found.compiled.interrupted
+    assert not found.compiled.finished
+    assert "aten::native_layer_norm" in found.compiled.operators
+    assert found.compiled.layers["aten::native_layer_norm"]
+    assert "More seconds= (--seconds) may find one" in found.text()
+    assert 0 < best < len(told)
+
+
+def test_ctrl_c_is_raised_where_nobody_is_told(model, inputs, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Compiled, "_stage", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        first_difference("eager", DECOMPOSED, model, inputs)
+
+
+def test_the_command_prints_what_ctrl_c_kept(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\nfrom torch import nn\ndef make():\n"
+    text += "    layers = nn.Linear(8, 8), nn.LayerNorm(8)\n"
+    text += "    return nn.Sequential(*layers).eval(), torch.randn(4, 8)\n"
+    (tmp_path / "model.py").write_text(text)
+    arguments = ["diff", "--b", DECOMPOSED, "--seconds", "0", "model.py:make"]
+    assert cli.main(arguments) == cli.FAILED
+    assert "as far as the search came" in capsys.readouterr().out
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Compiled, "_stage", stopped)
+    assert cli.main(arguments) == cli.INTERRUPTED
+    assert "as far as the search came" in capsys.readouterr().out
 
 
 def test_a_record_of_an_eager_run_is_beside_compiled_code(model, inputs, tmp_path):

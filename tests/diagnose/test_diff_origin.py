@@ -105,7 +105,10 @@ def test_the_command_names_it(tmp_path, capsys):
     where = f"{tmp_path}/model.py:make"
     store = ["--store", str(tmp_path / "found.json")]
     assert cli.main(["diff", "--origin", "inf", *store, where]) == cli.FAILED
-    assert "aten::log in no module made the first" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "aten::log in no module made the first" in out
+    line = "model.py:3, in <lambda>: return lambda: torch.arange(4.0).log().sum()"
+    assert f"  at {tmp_path}/{line}" in out
     assert json.loads((tmp_path / "found.json").read_text())["operator"] == "aten::log"
     assert cli.main(["diff", "--origin", "nan", where]) == 0
     assert cli.main(["diff", where]) == cli.MISUSE

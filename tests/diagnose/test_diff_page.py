@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -111,3 +113,43 @@ def test_graph_is_in_the_document_and_odd_comparisons_have_pages(found, tmp_path
     assert [shade(n) for n in broken.graph] == ["broken"]
     with pytest.raises(DiagnosisError, match="The page cannot be written"):
         save_difference_page(found, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """Thirty layers, of which the twentieth is wrong, and what follows rounds it away."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(20)]
+    model = nn.Sequential(*layers, nn.GELU(), nn.Sequential(nn.Linear(6, 6), nn.ReLU())).eval()
+    wrong = planted("aten::gelu", lambda t: t * (1 + 2.0**-10))
+    return first_difference("eager", wrong, model, torch.randn(4, 6))
+
+
+def test_layers_with_the_same_bits_are_one_line_and_the_way_to_the_finding_is_drawn(deep):
+    text = page(deep)
+    (drawing,) = re.findall(r'<svg id="graph".*?</svg>', text, re.S)
+    root = ElementTree.fromstring(drawing)
+    boxes = [g for g in root if g.get("class") == "box"]
+    assert len(boxes) < len(deep.graph) / 4
+    hidden = [t.text for t in root if t.get("class") == "hidden"]
+    assert len(hidden) == 1
+    assert re.fullmatch(r"\d+ layers with the same bits, \d+ operators", hidden[0])
+    left_out = int(hidden[0].split(", ")[1].split()[0])
+    assert left_out + len(boxes) == len(deep.graph)
+    (finding,) = (i for i, n in enumerate(deep.graph) if n.calls == deep.first.calls)
+    drawn = {int(g.get("data-number")) for g in boxes}
+    assert {finding, *deep.graph[finding].sources} <= drawn
+    assert len(root.findall(".//path[@class='to']")) >= 1
+    assert 'querySelector(".named")' in text
+
+
+def test_a_difference_that_the_samples_do_not_show_is_unknown(found):
+    (node,) = (n for n in found.graph if n.operator == "aten::addmm" and n.place.layer == "first")
+    for distance in (None, 0.0):
+        assert shade(replace(node, distance=distance)) == "unknown"
+    assert shade(replace(node, distance=math.inf)) == "broken"
+    assert shade(replace(node, distance=1e-9)) == "d0"
+    graph = tuple(replace(n, distance=0.0) if n is node else n for n in found.graph)
+    text = page(replace(found, graph=graph))
+    assert "how far is not known from samples" in text
+    assert "differs by an unknown distance (samples)" in text

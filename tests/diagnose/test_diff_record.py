@@ -207,14 +207,14 @@ def test_the_command_records_a_script_with_its_arguments(tmp_path, capsys, monke
     )
     assert cli.main(["record", "train.py", "--out", "one", "--full", "0:1", "--", "2.5"]) == 0
     assert "all values of 1" in capsys.readouterr().out
-    assert cli.main(["record", "--out", "two", "train.py", "3.5"]) == 0
-    assert cli.main(["diff", "--a", "rec:one", "--b", "eager", "train.py", "2.5"]) == 0
+    assert cli.main(["record", "--out", "two", "train.py", "--", "3.5"]) == 0
+    assert cli.main(["diff", "--a", "rec:one", "--b", "eager", "train.py", "--", "2.5"]) == 0
     assert cli.main(["diff", "--a", "rec:one", "--b", "rec:two"]) == 1
     assert "aten::mul_.Tensor" in capsys.readouterr().out
     for arguments, message in [
         (["diff", "--a", "rec:one", "--b", "eager"], "There is nothing to run"),
         (["record", "--out", "x", "train.py"], "IndexError"),
-        (["record", "--out", "x", "--steps", "0", "train.py", "1"], "--steps 0 runs nothing"),
+        (["record", "--out", "x", "--steps", "0", "train.py", "--", "1"], "--steps 0 runs nothing"),
     ]:
         assert cli.main(arguments) == 2
         assert message in capsys.readouterr().err

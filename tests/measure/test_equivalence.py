@@ -17,6 +17,7 @@ from pytest_udftorch.measure.rewrite.finite_field import Field, prime_for
 from pytest_udftorch.measure.rewrite.index_maps import positions_needed
 
 PAGE = Path(__file__).parents[2] / "docs" / "measure" / "rewriting.md"
+SIZES = PAGE.with_name("sizes.md")
 IMAGE, KERNEL = (2, 2, 8, 8), (4, 2, 3, 3)
 
 
@@ -232,3 +233,14 @@ def test_the_examples_of_the_page_run(capsys, tmp_path, monkeypatch):
     assert report == "udf_templates"
     assert equal.startswith("equal (9 boxes, 33 positions needed, 648 compared, ")
     assert "different in output 0[0:1, 0:4, 0:1, 8:9]" in seam
+
+
+def test_the_examples_of_the_page_on_sizes_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # by_size writes its statistics
+    scripts = re.findall(r"^```python\n(.*?)^```$", SIZES.read_text(), re.M | re.S)
+    assert len(scripts) == 4
+    space: dict[str, object] = {}
+    for script in scripts:
+        exec(compile(script, str(SIZES), "exec"), space)
+    assert capsys.readouterr().out
+    assert (tmp_path / "sizes.json").exists()

@@ -39,3 +39,19 @@ def test_values_are_stored_checked_and_named(suite, monkeypatch):
     wrong = suite.run("-k", "sin")
     wrong.assert_outcomes(failed=1, deselected=1)
     wrong.stdout.fnmatch_lines(["*The result is not that of test_sin_2.json.*"])
+
+
+def test_a_result_in_the_place_of_what_computes_it_is_refused(suite):
+    suite.write(
+        test_it="""
+        import torch
+
+        def test_result(udf_golden):
+            udf_golden(torch.ones(3), torch.ones(3))
+        """
+    )
+    for options in ([], ["--udf-golden-update"]):
+        wrong = suite.run(*options)
+        wrong.assert_outcomes(failed=1)
+        wrong.stdout.fnmatch_lines(["*GoldenError: The first argument is a Tensor, and has to be*"])
+    assert not (suite.path / "golden").exists()

@@ -121,6 +121,7 @@ def test_paths_are_told_from_names_as_find_library_does(pytester, text, monkeypa
         ),
         (["--udf-lib=./one", "--udf-functions=exp,,cos"], r"has an empty name in 'exp,,cos'"),
         (["--udf-functions=exp"], r"no library is chosen to take them from\. Add --udf-lib="),
+        (["--udf-strict"], r"no library is chosen, so every test would pass\. Add --udf-lib="),
         (
             ["--udf-lib=std", "--udf-cpu-level=avx1024"],
             r"Unknown CPU level 'avx1024'\. Did you mean",

@@ -67,6 +67,24 @@ def test_operators_that_are_overridden_whole_count(suite):
     )
 
 
+def test_functions_of_float64_are_one_line(suite):
+    suite.write(
+        test_it="""
+        import torch
+        X = torch.linspace(1, 2, 100)
+        def test_a(): X.double().exp(); X.double().log()
+        def test_b(): X.double().sin(); X.exp(); X.log()
+        """
+    )
+    result = suite.run("--udf-lib=./one")
+    assert reached_lines(result) == [
+        "udftorch: one's functions ran in 1 of 2 tests: exp in 1",
+        "udftorch: float64 exp, log and sin kept the stock functions in 2 tests: "
+        "test_it.py::test_a, test_it.py::test_b",
+        "udftorch: float32 log kept the stock function in 1 test: test_it.py::test_b",
+    ]
+
+
 def test_functions_that_the_user_left_out_are_not_missed(suite):
     suite.write(test_it=SUITE)
     result = suite.run("--udf-lib=./one", "--udf-functions=cos")
@@ -81,7 +99,7 @@ def test_strict_fails_the_tests_that_call_what_is_not_reached(suite):
     failed = {test for test, word in suite.outcomes(result).items() if word == "FAILED"}
     assert failed == {"test_it.py::test_other", "test_it.py::test_double"}
     result.stdout.fnmatch_lines(
-        ["*The test called float32 log, which one did not reach, and --udf-strict is on.*"]
+        ["aten::log calls float32 log, which one did not reach, and --udf-strict is on.*"]
     )
 
 
@@ -109,15 +127,15 @@ def test_strict_names_operator_and_layer_forward_and_backward(suite):
     """
     suite.write(test_it=body)
     result = suite.run("--udf-lib=./two", "--udf-strict", "-rA")
-    said = re.findall(r"_ (test_\w+) _+\n.*? It called (.*?)\. Choose", result.stdout.str())
+    said = re.findall(r"_ (test_\w+) _+\n(.*?), which two did not reach", result.stdout.str())
     assert dict(said) == {
-        "test_forward": "float32 log in aten::_log_softmax of Net.head; float32 log1p in "
-        "aten::softplus of Net.curve",
-        "test_backward": "float32 cos in aten::cos of Net, backward; float32 sin in aten::sin of "
-        "Net",
-        "test_plain": "float32 log2 in aten::log2",
-        "test_profiled": "float32 log1p in aten::softplus of Softplus",
-        "test_after": "float32 log1p in aten::softplus of Softplus",
+        "test_forward": "aten::_log_softmax of Net.head calls float32 log; aten::softplus of "
+        "Net.curve calls float32 log1p",
+        "test_backward": "aten::cos of Net, backward calls float32 cos; aten::sin of Net calls "
+        "float32 sin",
+        "test_plain": "aten::log2 calls float32 log2",
+        "test_profiled": "aten::softplus of Softplus calls float32 log1p",
+        "test_after": "aten::softplus of Softplus calls float32 log1p",
     }
 
 
@@ -238,12 +256,13 @@ def test_a_value_that_is_an_error_fails_the_test_that_made_it(suite):
     ]
     result.stdout.fnmatch_lines(
         [
-            "test_it.py::test_inf: aten::exp in Net made the first: an infinity in 3 of 3 "
-            "elements, the first one at *",
+            "aten::exp in Net made the first: an infinity in 3 of 3 elements, the first one at *",
+            "  at test_it.py:*, in forward: *",
             "  self: 3, from 100 to 100; there: 100",
             "A function of std made the first infinity of a function, out of arguments that "
             "held none: exp (float32) in aten::exp, layer Net, forward, after * s.",
-            "--udf-inf=error is on.",
+            "--udf-inf=error is on, in test_it.py::test_inf.",
+            "FAILED test_it.py::test_inf - *aten::exp in Net made*",
         ]
     )
 
@@ -270,10 +289,13 @@ def test_operators_of_any_kind_are_origins(suite):
     result.assert_outcomes(failed=4, passed=1)
     result.stdout.fnmatch_lines_random(
         [
-            "test_it.py::test_division: aten::div.Tensor in Net made the first: an infinity in 1*",
-            "test_it.py::test_cast: aten::_to_copy in no module made the first: *",
-            "test_it.py::test_backward: aten::div.Tensor in no module, backward made *",
-            "test_it.py::test_compiled: aten::div.Tensor in Net made the first: *",
+            "aten::div.Tensor in Net made the first: an infinity in 1*",
+            "  at test_it.py:*, in forward: def forward(self, x): return x / (x - 1)",
+            "  at test_it.py:*, in test_cast: *",
+            "  at test_it.py:*, in test_backward: x.sqrt().sum().backward()",
+            "aten::_to_copy in no module made the first: *",
+            "aten::div.Tensor in no module, backward made *",
+            "aten::div.Tensor in Net made the first: *",
         ]
     )
 

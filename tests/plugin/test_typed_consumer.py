@@ -19,6 +19,7 @@ from pytest_udftorch import Session, UdfError, UdfLibrary, build_library, find_l
 from pytest_udftorch.prove import load_certificate
 from pytest_udftorch.watch import Profile, load_profiles
 from pytest_udftorch.prove import approx, ulp_distance
+from pytest_udftorch.diagnose import Difference, first_difference
 from pytest_udftorch.measure import sync_timer
 
 
@@ -28,6 +29,11 @@ def share(x: torch.Tensor) -> float:
     rows = session.profile.rows("function")
     reached: set[str] = {name for name in session.reached}
     return len(reached) / sum(row.elements for row in rows)
+
+
+def explained(model: torch.nn.Module, x: torch.Tensor) -> str:
+    found: Difference = first_difference("eager", "library=corem", model, (x,), seconds=60.0)
+    return found.verdict() if found.explained else found.text()
 
 
 @patched("corem")

@@ -33,8 +33,12 @@ WORDS = glossary()
 
 @functools.cache
 def prose(page: Path) -> str:
-    """Return a page without its code, in one line, so that words stay together."""
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
+    """Return a page without its code, in one line, so that words stay together.
+
+    What people type into the search is in their words, and left out.
+    """
+    text = re.sub(r"<!-- search: .*?-->", "", page.read_text(), flags=re.S)
+    text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
     return " ".join(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text).split())
 
 

@@ -81,5 +81,36 @@ def test_the_chapters_are_the_six_words():
         assert (ROOT / "tests" / word).is_dir()
 
 
+#: Pages that somebody looks something up in, and does not read through.
+REFERENCES = {"api.md", "plugin.md", "swap/passes.md"}
+MOST_WORDS, MOST_ON_A_PAGE = 60_000, 2_500
+
+
+def words_of(pages):
+    """Return page -> how many words it has."""
+    return {page: len(page.read_text(encoding="utf-8").split()) for page in pages}
+
+
+def test_the_pages_can_be_read(tmp_path):
+    docs = ROOT / "docs"
+    read = words_of(p for p in docs.rglob("*.md") if p.parent.name != "results")
+    assert sum(read.values()) <= MOST_WORDS
+    long = {str(p.relative_to(docs)) for p, count in read.items() if count > MOST_ON_A_PAGE}
+    assert long <= REFERENCES
+    (tmp_path / "long.md").write_text("word " * 2_501)
+    assert max(words_of(tmp_path.glob("*.md")).values()) > MOST_ON_A_PAGE, "the control"
+
+
+def test_measurements_are_one_link_away():
+    """A table of figures stands under docs/results, but for one that a reader looks for here."""
+    here = {"tutorial.md", "watch/profile_file.md"}
+    docs = ROOT / "docs"
+    for page in docs.rglob("*.md"):
+        if page.parent.name == "results" or str(page.relative_to(docs)) in here:
+            continue
+        blocks = re.findall(r"<!-- generated: .*?<!-- end -->", page.read_text(), re.S)
+        assert all(len(block.split()) < 120 for block in blocks), page.name
+
+
 def test_the_readme_fits_on_two_screens():
     assert (ROOT / "README.md").read_text().count("\n") <= 110

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benches.render import browser, site, site_pages
+from benches.render import browser, searches, site, site_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -199,6 +199,36 @@ def test_the_site_is_built_without_a_warning_and_asks_the_network_for_nothing(tm
         pytest.skip("no Chromium looks at the site; it was built")
     assert site.look(tmp_path / "site", tmp_path / "looks", chromium) == []
     assert len(list((tmp_path / "looks").glob("*.png"))) == 20
+
+
+@pytest.mark.slow
+def test_the_search_finds_the_right_page_first(tmp_path):
+    pytest.importorskip("mkdocs", reason="make site installs it")
+    chromium = browser.find()
+    if chromium is None:
+        pytest.skip("no Chromium asks the search")
+    site.build(tmp_path / "site")
+    found = searches.firsts(tmp_path / "site", chromium, searches.SEARCHES)
+    wrong = {words: page for words, page in found.items() if page not in searches.SEARCHES[words]}
+    assert wrong == {}
+    nothing = searches.firsts(tmp_path / "site", chromium, ["qwertzuiop"])
+    assert nothing == {"qwertzuiop": ""}, "the control"
+
+
+def test_searches_are_in_words_of_users_and_lead_to_pages():
+    made = {"index", "security", "reference/cli", "reference/options"}
+    written = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
+    assert len(searches.SEARCHES) >= 40
+    for pages in searches.SEARCHES.values():
+        assert set(pages) <= made | written
+
+
+def test_a_page_says_what_people_type_who_want_it():
+    text = "# A\n\n<!-- search: not a\n number, nan -->\n\ntext"
+    assert site_pages.search_words(text) == ["not a number", "nan"]
+    assert site_pages.search_words("# A\n\ntext") == []
+    with_words = [p for p in DOCS.rglob("*.md") if site_pages.search_words(p.read_text())]
+    assert len(with_words) >= 30
 
 
 @pytest.mark.slow

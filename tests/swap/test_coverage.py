@@ -336,7 +336,7 @@ def test_the_command_prints_and_stores(tmp_path, capsys):
         ("model.py", MODEL, "does not name a file and a function"),
         ("model.py:nothing", MODEL, "has no function 'nothing'"),
         ("other.py:make", MODEL, "no Python file"),
-        ("model.py:make", "1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("model.py:make", "make = 1 / 0", "cannot be imported: ZeroDivisionError"),
         ("model.py:make", "make = lambda: 3", "returned int"),
     ],
 )

@@ -401,3 +401,11 @@ def test_command_errors(folder, tmp_path, capsys):
     assert "Choose another place" in error(folder / "std", "-o", tmp_path / "file" / "r.html")
     with pytest.raises(SystemExit):
         cli.main(["report"])
+
+
+def test_a_page_without_a_nan_says_what_it_has_watched():
+    recorder = Recorder()
+    recorder.call("exp", np.ones(4, np.float32))
+    text = report.profiles_html([Profile.from_arrays(recorder.strings, META, cells=recorder.cells)])
+    assert text.count('<p class="lead">none by a watched function</p>') == 3
+    assert "pytest --udf-nan=error" in text

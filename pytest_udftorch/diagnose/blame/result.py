@@ -61,10 +61,26 @@ class Blame(Result):
         """The units of all causes."""
         return tuple(unit for cause in self.causes for unit in cause.units)
 
+    def verdict(self) -> str:
+        """Return the answer in a line."""
+        count, b = len(self.causes), self.names[1]
+        if not self.blamed:
+            return f"No cause was found: with all from {b}, {self.without.shown}."
+        first = self.blamed[0]
+        units = len(self.blamed)
+        what = f"{first}" + (f" and {units - 1} more" if units > 1 else "")
+        many = "One cause" if count == 1 else f"{count} causes"
+        if not self.proved:
+            return f"{many}, and there are more: {what}, from {b}."
+        least = "" if all(c.minimal for c in self.causes) else " (the smallest set is not known)"
+        them = "it" if units == 1 or count == 1 else "them"
+        return f"{many}{least}: {what}, from {b}; without {them} nothing differs."
+
     def text(self) -> str:
         """Return a report for a terminal."""
         a, b = self.names
         lines = [
+            self.verdict(),
             f"{self.target}: {self.a.shown} under {a}, {self.b.shown} under {b}.",
         ]
         for cause in self.causes:
@@ -102,6 +118,7 @@ class Blame(Result):
         ]
         return {
             "format": "udftorch-blame-1",
+            "verdict": self.verdict(),
             **asdict(self),
             "a": _plain(self.a),
             "b": _plain(self.b),

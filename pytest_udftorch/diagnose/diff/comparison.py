@@ -22,9 +22,10 @@ from pytest_udftorch.diagnose.diff.alignment import (
     same_outputs,
     same_result,
 )
+from pytest_udftorch.diagnose.diff.compiler_bisection import Budget, Compiled
 from pytest_udftorch.diagnose.diff.graph import graph_of
 from pytest_udftorch.diagnose.diff.record import digests_of, execute
-from pytest_udftorch.diagnose.diff.record_comparison import BesideRecord
+from pytest_udftorch.diagnose.diff.record_comparison import BesideRecord, unlike
 from pytest_udftorch.diagnose.diff.result import Difference, Finding, LayerDistance, Proof
 from pytest_udftorch.diagnose.runs import record_file
 from pytest_udftorch.diagnose.runs.other_process import Subject
@@ -52,6 +53,8 @@ def first_difference(  # noqa: PLR0913
     optimizer: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
     causes: int = 3,
+    seconds: float | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Difference:
     """Find the first operator that makes two runs differ, and prove it.
 
@@ -72,6 +75,10 @@ def first_difference(  # noqa: PLR0913
         optimizer: makes an optimizer of a list of parameters; by default AdamW.
         seed: of the random numbers of torch, Python and NumPy.
         causes: how many independent causes are looked for, at most.
+        seconds: of the search of a compiled side, at most; by default as long as it takes. What
+            was found until then is returned.
+        tell: gets a line before each run of compiled code: which it is, and the best answer so
+            far. With it, Ctrl-C ends such a search, and what was found is returned.
 
     Raises:
         DiagnosisError: a side means nothing, or the two cannot be compared; a recorded side cannot
@@ -89,7 +96,7 @@ def first_difference(  # noqa: PLR0913
         make = work_of(model, inputs)
     if isinstance(make, str):
         make = Subject(make)
-    if make is None and not all(s.run is not None or s.record is not None for s in (first, second)):
+    if make is None and not all(s.own or s.record is not None for s in (first, second)):
         raise DiagnosisError(
             "There is nothing to run. Give a model and its inputs, make=, or two callables."
         )
@@ -101,7 +108,7 @@ def first_difference(  # noqa: PLR0913
     if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
         if not _show_kernels(first, second):
             _check_ended(first, second)
-            return _compiled(work, first, second)
+            return _compiled(work, first, second, Budget(seconds, tell, keeps=tell is not None))
         causes = 1
     return _Search(work, first, second, causes).difference()
 
@@ -148,11 +155,16 @@ def _show_kernels(a: Side, b: Side) -> bool:
     return all(_is_compiled_record(s) or s.backend == "inductor" for s in (a, b))
 
 
-def _compiled(work: Work, a: Side, b: Side) -> Difference:
+def _compiled(work: Work, a: Side, b: Side, budget: Budget) -> Difference:
     """Compare results, as nothing else is seen of compiled code."""
-    from pytest_udftorch.diagnose.diff.compiler_bisection import Compiled
+    search = Compiled(work, a, b, budget)
+    try:
+        return _by_results(search, a, b)
+    finally:
+        search.close()
 
-    search = Compiled(work, a, b)
+
+def _by_results(search: Compiled, a: Side, b: Side) -> Difference:
     whole = Difference(
         a.name,
         b.name,
@@ -198,7 +210,7 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
             "A row cannot be trained alone: the loss of the batch is made of all rows. Compare "
             "forward passes (train=False)."
         )
-    made = work.make()
+    made = next((s.make for s in (a, b) if s.row is not None and s.make), work.make)()
     inputs = made[1] if isinstance(made, tuple | list) and len(made) == 2 else None
     tensors = [
         t for t in compat.pytree().tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.dim()
@@ -374,7 +386,8 @@ class _Search:
             truths.append(judged(source, x, y, index) if found.kind == "operator" else None)
         return Finding(
             found.kind, call.operator, call.place, (found.a, found.b), tuple(distances),
-            tuple(truths), proof, "", kept, other,
+            tuple(truths), proof, "", unlike(kept, other) if found.kind == "arguments" else (),
+            kept, other,
         )  # fmt: skip
 
 

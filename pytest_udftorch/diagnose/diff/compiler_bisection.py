@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,9 @@ STAGES: Final[Mapping[str, str]] = {
     "aot_eager_decomp_partition": "the decompositions",
     "inductor": "Inductor's code",
 }
+
+#: The stage where the search ended before one was known.
+UNKNOWN: Final = "the compiler"
 
 #: The stage of a difference with which the compiler has nothing to do.
 UNCOMPILED: Final = "without the compiler"
@@ -89,7 +93,8 @@ class Bisection:
         layers: operator -> the layers that call it in the eager run.
         errors: name of a result -> its errors, where it differs and float64 gives a truth.
         compiles: runs of compiled code that this took.
-        finished: whether the search ended before it had used up its runs.
+        finished: whether the search ended before its runs or its time were used up.
+        interrupted: whether Ctrl-C ended it.
     """
 
     side: str
@@ -102,10 +107,37 @@ class Bisection:
     errors: Mapping[str, ResultError] = field(default_factory=dict)
     compiles: int = 0
     finished: bool = True
+    interrupted: bool = False
+
+    def best(self) -> str:
+        """Return the best answer in a few words; empty if there is none yet."""
+        causes = [*self.operators, *self.together]
+        if causes:
+            return f"{causes[0]} and {len(causes) - 1} more" if len(causes) > 1 else causes[0]
+        if self.settings:
+            return f"the setting {self.settings[0]}"
+        return "" if self.stage == UNKNOWN else self.stage
+
+    def verdict(self, a: str, b: str) -> str:
+        """Return the answer in a line; ``a`` and ``b`` are the names of the sides."""
+        if self.stage == UNCOMPILED:
+            return "Not the compiler: the sides differ without it, too."
+        if self.operators or self.together or not self.settings:
+            said = f"The compiler: {self.best() or 'it'} makes the difference"
+        else:
+            said = f"The compiler: {self.settings[0]} removes the difference"
+        if not self.finished:
+            said += ", as far as the search came"
+        if not self.errors:
+            return f"{said}."
+        worst = max(self.errors.values(), key=lambda e: max(e.a, e.b))
+        return f"{said}; {worst.a:.2g} ({a}) and {worst.b:.2g} ({b}) of the norm from the truth."
 
     def paragraph(self, a: str, b: str) -> str:
         """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
         lines = [f"The results differ with {self.stage}, and not before."]
+        if self.stage == UNKNOWN:
+            lines = ["The search ended before the first stage of the compiler was known."]
         if self.stage == UNCOMPILED:
             return (
                 f"The results differ {UNCOMPILED}, too. Compare the sides without it first, which "
@@ -120,6 +152,8 @@ class Bisection:
         lines += [f"  {name} (a setting)" for name in self.together]
         if self.operators or self.together:
             lines.append(f"  {self._proof()}")
+        elif not self.finished:
+            lines.append(f"  The search ended after {self.compiles} runs of compiled code.")
         elif not self.settings:
             lines.append(
                 "  No setting removes it, leaving operators to ATen does not either, and all of "
@@ -149,7 +183,7 @@ class Bisection:
             return f"Proof: with {left}, nothing differs any more; with any fewer it does."
         return (
             f"With {left}, nothing differs any more; a smaller set was not found in "
-            f"{self.compiles} runs."
+            f"{self.compiles} runs of compiled code. More seconds= (--seconds) may find one."
         )
 
 
@@ -199,6 +233,31 @@ def _without(units: Sequence[str]) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How long a search of a compiler may take, and whom it tells how far it is.
+
+    Attributes:
+        seconds: from now on; None: as long as it takes. The run that is going on is ended first.
+        tell: gets a line before each run of compiled code; or None.
+        keeps: whether Ctrl-C ends the search with what was found, instead of being raised.
+    """
+
+    seconds: float | None = None
+    tell: Callable[[str], None] | None = None
+    keeps: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    def check(self) -> None:
+        """End the search if the time is up."""
+        if self.seconds is not None and time.monotonic() - self.began > self.seconds:
+            raise _TimeUp
+
+
+class _TimeUp(BaseException):
+    """Ends a search whose time is up; no code that runs may catch it."""
+
+
 class Compiled:
     """A comparison in which at least one side is compiled.
 
@@ -207,7 +266,7 @@ class Compiled:
         b: the run of the second side.
     """
 
-    def __init__(self, work: Work, a: Side, b: Side) -> None:
+    def __init__(self, work: Work, a: Side, b: Side, budget: Budget | None = None) -> None:
         if work.batch is not None:
             raise DiagnosisError(
                 "A row alone cannot be compared with compiled code yet: only results are seen. "
@@ -215,12 +274,15 @@ class Compiled:
             )
         self._work, self._sides = work, (a, b)
         self._subject = b if b.compiled else a
+        self._budget = budget or Budget()
+        self._found = Bisection(self._subject.name, UNKNOWN)
+        self._plain = Recording()
         self.compiles = 0
         self.a, self.b = (self._run(one, values=True) for one in (a, b))
 
     def _run(
         self, one: Side, around: Callable[[], AbstractContextManager[Any]] | None = None,
-        values: bool = False,
+        values: bool = False, what: str = "", fresh: bool = True,
     ) -> Recording:  # fmt: skip
         import torch
 
@@ -228,8 +290,12 @@ class Compiled:
             return execute(self._work, one)
         if not one.compiled:
             return run(self._work, one, values=values)
-        self.compiles += 1
-        torch.compiler.reset()
+        if what:
+            self._budget.check()
+        if fresh:
+            self.compiles += 1
+            torch.compiler.reset()
+        self._tell(f"compiled run {self.compiles}, {what or f'{one.name} as it is'}")
         own = one.around
 
         @contextlib.contextmanager
@@ -242,61 +308,102 @@ class Compiled:
                         stack.enter_context(make())
                 yield
 
-        try:
-            return run(self._work, replace(one, around=both), values=values)
-        finally:
-            torch.compiler.reset()
+        return run(self._work, replace(one, around=both), values=values)
+
+    def close(self) -> None:
+        """Let torch.compile forget what it has compiled here."""
+        import torch
+
+        torch.compiler.reset()
+
+    def _tell(self, what: str) -> None:
+        if self._budget.tell is not None:
+            best = self._found.best()
+            self._budget.tell(f"{what}; best so far: {best}" if best else what)
 
     def unrepeatable(self) -> str | None:
         """Return the name of a side that differs from itself, or None."""
         for one, first in zip(self._sides, (self.a, self.b), strict=True):
-            if one.record is None and not same_result(first, self._run(one)):
+            # The code is compiled already: it runs again as it is.
+            if one.record is None and not same_result(first, self._run(one, fresh=False)):
                 return one.name
         return None
 
     def bisected(self) -> Bisection:
-        """Find what in the compiler makes the results differ."""
+        """Find what in the compiler makes the results differ; at least the best so far.
+
+        Raises:
+            KeyboardInterrupt: unless the budget keeps what was found until then.
+        """
+        self._found = Bisection(self._subject.name, UNKNOWN)
+        try:
+            self._search()
+        except _TimeUp:
+            self._found = replace(self._found, finished=False)
+        except KeyboardInterrupt:
+            if not self._budget.keeps:
+                raise
+            self._found = replace(self._found, finished=False, interrupted=True)
+        found = self._found
+        return replace(found, layers=self._layers(found.operators), compiles=self.compiles)
+
+    def _layers(self, operators: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        return {
+            name: tuple(
+                dict.fromkeys(
+                    str(c.place) for c in self._plain.calls if _functional(c.operator) == name
+                )
+            )
+            for name in operators
+        }
+
+    def _search(self) -> None:
+        """Narrow down the cause; what is known so far stands in ``_found``."""
         other = self.a if self._subject is self._sides[1] else self.b
         subject = self._subject
+        self._found = replace(self._found, errors=self._errors())
         stage = self._stage(other)
-        found = Bisection(subject.name, stage, errors=self._errors())
+        self._found = replace(self._found, stage=stage)
         if stage not in (STAGES["inductor"], STAGES["aot_eager_decomp_partition"]):
-            return replace(found, compiles=self.compiles)
+            return
 
-        def removed(around: Callable[[], AbstractContextManager[Any]]) -> bool:
+        def removed(around: Callable[[], AbstractContextManager[Any]], what: str) -> bool:
             try:
-                return same_result(other, self._run(subject, around))
+                return same_result(other, self._run(subject, around, what=what))
             except RunError:  # the compiler refuses this combination
                 return False
 
         # No setting of Inductor's code changes what differs before it.
-        tried = _SETTINGS if stage == STAGES["inductor"] else {}
-        helpful = tuple(n for n, values in tried.items() if removed(partial(_settings, values)))
-        calls = self._plain.calls
-        names = list(dict.fromkeys(_functional(c.operator) for c in calls))
-        operators, finished = smallest(
-            names, lambda some: removed(lambda: left_to_aten(some)), self._left()
-        )
-        together: list[str] = []
-        if not operators and not helpful:
+        for name, values in _SETTINGS.items() if stage == STAGES["inductor"] else ():
+            if removed(partial(_settings, values), f"with the setting {name}"):
+                self._found = replace(self._found, settings=(*self._found.settings, name))
+
+        def smaller(
+            around: Callable[[Sequence[str]], AbstractContextManager[Any]], some: Sequence[str]
+        ) -> bool:
+            gone = removed(lambda: around(some), f"{len(some)} left to ATen or changed")
+            if gone:
+                self._keep(some, finished=False)
+            return gone
+
+        names = list(dict.fromkeys(_functional(c.operator) for c in self._plain.calls))
+        best, finished = smallest(names, partial(smaller, left_to_aten), self._left())
+        if not best and not self._found.settings:
             # Causes that act together: what removes one of them leaves the others.
             units = [*_SETTINGS, *names]
-            both, finished = smallest(
-                units, lambda some: removed(partial(_without, some)), self._left()
-            )
-            together = [n for n in both if n in _SETTINGS]
-            operators = [n for n in both if n not in _SETTINGS]
-        layers = {
-            name: tuple(
-                dict.fromkeys(str(c.place) for c in calls if _functional(c.operator) == name)
-            )
-            for name in operators
-        }
-        kernel = "" if operators or together or helpful else self._kernel()
-        return replace(
-            found, settings=helpful, operators=tuple(operators), together=tuple(together),
-            kernel=kernel, layers=layers, compiles=self.compiles, finished=finished,
-        )  # fmt: skip
+            best, finished = smallest(units, partial(smaller, _without), self._left())
+        self._keep(best, finished=finished)
+        if not best and not self._found.settings:
+            self._found = replace(self._found, kernel=self._kernel())
+
+    def _keep(self, some: Sequence[str], *, finished: bool) -> None:
+        """Note the smallest set that is known to remove the difference."""
+        self._found = replace(
+            self._found,
+            operators=tuple(n for n in some if n not in _SETTINGS),
+            together=tuple(n for n in some if n in _SETTINGS),
+            finished=finished,
+        )
 
     def _left(self) -> int:
         """Return how many more runs of compiled code the search may take."""
@@ -329,7 +436,7 @@ class Compiled:
             if backend == self._subject.backend:
                 return words
             less = replace(self._subject, backend=backend, mode=None, options={})
-            if not same_result(other, self._run(less)):
+            if not same_result(other, self._run(less, what=f"with {words} and no more")):
                 return words
         return f"the backend {self._subject.backend}"
 

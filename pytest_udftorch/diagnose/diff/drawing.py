@@ -72,7 +72,8 @@ def _graph(difference: Difference) -> str:
         return "<p>Operators inside compiled code are not seen, so there is no graph.</p>"
     return f"""<h2>Operators</h2>
 <p>A box is an operator, in the order of the run; a line of boxes is a layer. Lines show the way of
-what differs. Choose a box to see what it gets and who gets what it gives.</p>
+what differs, and dashed ones the way to what was found. Layers with the same bits are left out.
+Choose a box to see what it gets and who gets what it gives.</p>
 {_legend(difference)}
 <div class="picture">{_picture(difference)}</div>
 <p id="chosen" aria-live="polite">&nbsp;</p>"""
@@ -84,7 +85,9 @@ def shade(node: Node) -> str:
         return f"only-{node.on}"
     if not node.differs:
         return "equal"
-    if node.distance is None or not math.isfinite(node.distance):
+    if not node.distance:  # None, or 0: the samples are alike
+        return "unknown"
+    if not math.isfinite(node.distance):
         return "broken"
     return f"d{sum(node.distance >= step for step in _STEPS)}"
 
@@ -96,7 +99,8 @@ def _legend(difference: Difference) -> str:
         "d0": f"differs, below {steps[0]} of the norm",
         **{f"d{i}": f"{steps[i - 1]} to {steps[i]}" for i in range(1, len(steps))},
         f"d{len(steps)}": f"{steps[-1]} and more",
-        "broken": "infinite, NaN or of another shape",
+        "unknown": "differs; how far is not known from samples",
+        "broken": "infinite or NaN",
         "only-a": f"only {difference.a}",
         "only-b": f"only {difference.b}",
     }
@@ -121,8 +125,26 @@ def _rows(nodes: Sequence[Node]) -> dict[str, list[int]]:
 def _picture(difference: Difference) -> str:
     nodes = difference.graph
     named = {f.calls: str(i + 1) for i, f in enumerate(difference.findings)}
-    labels, boxes, at, top = [], [], {}, 0
+    near = _near(difference)
+    labels, boxes, at, top, hidden = [], [], {}, 0, [0, 0]
+
+    def tell_hidden() -> None:
+        """Say in a line what is left out above it."""
+        nonlocal top
+        if hidden[0]:
+            what = "1 layer" if hidden[0] == 1 else f"{hidden[0]:,} layers"
+            many = "1 operator" if hidden[1] == 1 else f"{hidden[1]:,} operators"
+            text = f"{what} with the same bits, {many}"
+            labels.append(f'<text class="hidden" x="4" y="{top + 17}">{text}</text>')
+            top += _BOX
+            hidden[:] = 0, 0
+
     for layer, numbers in _rows(nodes).items():
+        if near.isdisjoint(numbers):
+            hidden[0] += 1
+            hidden[1] += len(numbers)
+            continue
+        tell_hidden()
         shown = layer if len(layer) <= 38 else f"…{layer[-37:]}"
         labels.append(f'<text x="4" y="{top + 17}">{escape(shown)}</text>')
         for place, number in enumerate(numbers):
@@ -131,18 +153,37 @@ def _picture(difference: Difference) -> str:
             at[number] = x + 11, y + 11
             boxes.append(_box(nodes[number], number, x, y, named.get(nodes[number].calls, "")))
         top += -(-len(numbers) // _COLUMNS) * _BOX + 4
+    tell_hidden()
     width = _NAMES + _COLUMNS * _BOX
     return (
         f'<svg id="graph" width="{width}" height="{top}" viewBox="0 0 {width} {top}" role="img" '
         f'aria-label="operators by layer, coloured by distance">{"".join(labels)}'
-        f"<g>{_lines(nodes, at)}</g>{''.join(boxes)}</svg>"
+        f"<g>{_lines(nodes, at, set(_findings(difference)))}</g>{''.join(boxes)}</svg>"
     )
+
+
+def _findings(difference: Difference) -> list[int]:
+    """Return the numbers of the nodes that are findings."""
+    named = {f.calls for f in difference.findings}
+    return [number for number, node in enumerate(difference.graph) if node.calls in named]
+
+
+def _near(difference: Difference) -> set[int]:
+    """Return what is drawn: all that differs or that one side alone calls, and the way to it.
+
+    The way is what the findings get, and what that was made of.
+    """
+    nodes = difference.graph
+    found = {n for n, node in enumerate(nodes) if node.differs or node.on != "both"}
+    way = [n for number in _findings(difference) for n in (number, *nodes[number].sources)]
+    found |= {s for n in way for s in nodes[n].sources} | set(way)
+    return found
 
 
 def _box(node: Node, number: int, x: int, y: int, finding: str) -> str:
     far = {"a": "only one side calls it", "b": "only one side calls it"}.get(node.on)
     if far is None and node.differs:
-        shown = "unknown" if node.distance is None else f"{node.distance:.2g} of the norm"
+        shown = f"{node.distance:.2g} of the norm" if node.distance else "an unknown distance"
         far = (
             f"differs by {shown} (samples), from {'equal' if node.same_inputs else 'other'} inputs"
         )
@@ -157,17 +198,19 @@ def _box(node: Node, number: int, x: int, y: int, finding: str) -> str:
     )
 
 
-def _lines(nodes: Sequence[Node], at: dict[int, tuple[int, int]]) -> str:
-    """Return the lines along which a difference goes on."""
+def _lines(nodes: Sequence[Node], at: dict[int, tuple[int, int]], findings: set[int]) -> str:
+    """Return the lines along which a difference goes on, and those that lead to the findings."""
     found: list[str] = []
+    to = findings | {s for n in findings for s in nodes[n].sources}
     for number, node in enumerate(nodes):
-        if not node.differs:
-            continue
         for source in node.sources:
-            if nodes[source].differs and len(found) < _EDGES:
+            leads = number in to
+            goes_on = node.differs and nodes[source].differs
+            if (leads or goes_on) and source in at and number in at and len(found) < _EDGES:
                 (x, y), (to_x, to_y) = at[source], at[number]
+                kind = ' class="to"' if leads and not goes_on else ""
                 found.append(
-                    f'<path d="M{x} {y}C{x} {(y + to_y) // 2} {to_x} {(y + to_y) // 2} {to_x} '
-                    f'{to_y}"/>'
+                    f'<path{kind} d="M{x} {y}C{x} {(y + to_y) // 2} {to_x} {(y + to_y) // 2} '
+                    f'{to_x} {to_y}"/>'
                 )
     return "".join(found)

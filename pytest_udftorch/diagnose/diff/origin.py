@@ -19,6 +19,7 @@ from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped
 from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 Special = Literal["nan", "inf", "subnormal"]
@@ -64,6 +65,7 @@ class Origin(Result):
         came_in: whether the run began with one: then ``operator`` is the first that got it.
         calls: how many operators were looked at.
         note: what else is to be said of it.
+        source: the line of the model or test that calls it; empty if unknown.
     """
 
     kind: Special
@@ -77,6 +79,7 @@ class Origin(Result):
     came_in: bool = False
     calls: int = 0
     note: str = ""
+    source: str = ""
 
     @property
     def found(self) -> bool:
@@ -96,7 +99,7 @@ class Origin(Result):
                 f"{self.operator} in {self.place} made the first: {what} in {some:,} of {every:,} "
                 f"elements, the first one at {list(self.index)}: {self.value:g}"
             )
-        lines = [head]
+        lines = [head, *([f"  at {self.source}"] if self.source else [])]
         for one in self.inputs:
             there = "" if one.value is None else f"; there: {one.value:.9g}"
             shape = "x".join(map(str, one.shape)) or "a number"
@@ -188,7 +191,7 @@ class _Watcher(OperatorWatch):
         inputs = _inputs(func, arguments[0], arguments[1], bad.shape, index)
         return Origin(
             self.kind, str(func.name()), place, self.calls - 1, (int(mask.sum()), mask.numel()),
-            index, float(bad[index]), inputs, came_in, self.calls,
+            index, float(bad[index]), inputs, came_in, self.calls, source=source_line(),
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_udftorch.base import compat
 from pytest_udftorch.diagnose.diff.alignment import (
     Gap,
     Parting,
@@ -81,7 +82,8 @@ class BesideRecord:
             )
         return Finding(
             found.kind, calls[0].operator, calls[0].place, at, tuple(distances), tuple(truths),
-            self._proof(a, b, pairs, found, kept), note, kept[0], kept[1],
+            self._proof(a, b, pairs, found, kept), note,
+            unlike(*kept) if found.kind == "arguments" else (), kept[0], kept[1],
         )  # fmt: skip
 
     def _kept(self, one: Side, recording: Recording, at: int) -> Kept | None:
@@ -115,6 +117,44 @@ class BesideRecord:
             ends = same_result(exchanged, b) if b.result else made == before
             return Proof(before, None, None, made, ends)
         return None
+
+
+def unlike(a: Kept | None, b: Kept | None) -> tuple[tuple[str, str, str], ...]:
+    """Return the arguments beside tensors that two calls of an operator give otherwise, by name."""
+    if a is None or b is None or isinstance(a.operator, str):
+        return ()
+    first, second = _by_name(a), _by_name(b)
+    return tuple(
+        (name, repr(first[name]), repr(second[name]))
+        for name in first
+        if repr(first[name]) != repr(second[name])
+    )
+
+
+def _by_name(kept: Kept) -> dict[str, Any]:
+    """Return what a call gives each parameter, with defaults; a tensor only as its shape."""
+    import torch
+
+    given = list(compat.overload_schema(kept.operator).arguments)
+    values = {p.name: p.default_value if p.has_default_value() else None for p in given}
+    values |= dict(zip((p.name for p in given), kept.args, strict=False)) | dict(kept.kwargs)
+    return {
+        name: compat.pytree().tree_map(
+            lambda v: _Shape(v.shape) if isinstance(v, torch.Tensor) else v, value
+        )
+        for name, value in values.items()
+        if not isinstance(value, torch.Generator | torch.device)
+    }
+
+
+class _Shape:
+    """Stands for a tensor among arguments."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._shape = tuple(shape)
+
+    def __repr__(self) -> str:
+        return f"a tensor of {list(self._shape)}"
 
 
 def _kernel_note(operator: str, text: str) -> str:

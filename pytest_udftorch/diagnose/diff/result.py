@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any
 
 from pytest_udftorch.base.result import Result
@@ -75,6 +76,8 @@ class Finding(Result):
         truth: for each of these, both sides beside the true result, or None.
         proof: what the exchange of its outputs shows, or None.
         note: one more sentence.
+        arguments: of ``arguments``, each that differs: its name, and what a and b give, as text;
+            empty where a side is a record without the values.
         kept: the call on a's side with its values; None where there is none.
         other: the call on b's side.
     """
@@ -87,6 +90,7 @@ class Finding(Result):
     truth: tuple[Truth | None, ...] = ()
     proof: Proof | None = None
     note: str = ""
+    arguments: tuple[tuple[str, str, str], ...] = ()
     kept: Kept | None = field(default=None, repr=False, compare=False)
     other: Kept | None = field(default=None, repr=False, compare=False)
 
@@ -106,15 +110,21 @@ class Finding(Result):
             return None
         return all(known)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The lines of code that call the operator: one, or that of each side if they differ."""
+        known = [k.source for k in (self.kept, self.other) if k is not None and k.source]
+        return tuple(dict.fromkeys(known))
+
     def text(self) -> str:
         """Return a paragraph in which the sides are called a and b."""
         return self.paragraph("a", "b")
 
     def paragraph(self, a: str, b: str) -> str:
         """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
-        lines = [_headline(self, a, b)]
+        lines = [_headline(self, a, b), *(f"  at {line}" for line in self.sources)]
         for one, truth in zip(self.apart, self.truth, strict=True):
-            lines += [f"  {line}" for line in _apart_lines(one, truth, a, b)]
+            lines += [f"  {line}" for line in _apart_lines(one, truth, self.kind, a, b)]
         if self.proof is not None:
             lines.append(f"  Proof: {self.proof.sentence(a, b)}")
         if self.note:
@@ -136,6 +146,8 @@ class Finding(Result):
             "explained": self.explained,
             "proof": None if self.proof is None else asdict(self.proof),
             "note": self.note,
+            "arguments": [list(one) for one in self.arguments],
+            "sources": list(self.sources),
         }
 
 
@@ -149,7 +161,8 @@ def _headline(found: Finding, a: str, b: str) -> str:
     where = f"{found.operator} in {found.place}" if found.place is not None else ""
     sentences: dict[str, str] = {
         "operator": f"{where}: equal inputs, other outputs.",
-        "arguments": f"{where}: equal tensors, but {a} and {b} give it other arguments.",
+        "arguments": f"{where}: equal tensors, other arguments"
+        + (f": {_named(found.arguments, a, b)}." if found.arguments else "."),
         "random": f"{where}: the random numbers begin from other states of the generator.",
         "sequence": "The sides call other operators"
         + (f", and {where} is the first that gets other inputs from them." if where else "."),
@@ -161,7 +174,12 @@ def _headline(found: Finding, a: str, b: str) -> str:
     return sentences[found.kind]
 
 
-def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
+def _named(arguments: tuple[tuple[str, str, str], ...], a: str, b: str) -> str:
+    """Return ``approximate='none' for a, 'tanh' for b``."""
+    return "; ".join(f"{name}={x} for {a}, {y} for {b}" for name, x, y in arguments)
+
+
+def _apart_lines(one: Apart, truth: Truth | None, kind: Kind, a: str, b: str) -> list[str]:
     place, first, second = one.worst
     ulp = "" if one.ulp is None else f"at most {one.ulp:,} ULP, "
     what = "sampled elements" if one.sampled else "elements"
@@ -169,6 +187,8 @@ def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
         f"output {one.output}: {one.differ:,} of {one.elements:,} {what} differ, {ulp}"
         f"{one.relative:.2g} of its norm; at {list(place)}: {first:.9g} and {second:.9g}"
     ]
+    if truth is None and kind != "operator":  # each side is right about what it was given
+        return lines
     if truth is None:
         return [
             *lines,
@@ -176,10 +196,18 @@ def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
             + (", or its inputs were not kept" if one.sampled else ""),
         ]
     lines += [_error_line(a, truth.a, truth), _error_line(b, truth.b, truth)]
-    nearer = {"a": f"{a} is nearer the truth", "b": f"{b} is nearer the truth"}.get(
-        truth.nearer, "both are alike near the truth"
-    )
-    return [*lines, f"{nearer} ({truth.method}); {_judgement(truth, a, b)}"]
+    return [*lines, f"{_nearer(truth, a, b)} ({truth.method}); {_judgement(truth, a, b)}"]
+
+
+def _nearer(truth: Truth, a: str, b: str) -> str:
+    """Say which side is nearer the truth, and by what; its worst element may say otherwise."""
+    if truth.nearer == "both alike":
+        return "both are alike near the truth"
+    name, near, far = (a, truth.a, truth.b) if truth.nearer == "a" else (b, truth.b, truth.a)
+    if truth.by_norm:
+        worse = ", though its worst element is farther" if near.ulp > far.ulp else ""
+        return f"{name} is nearer the truth by the norm of its error{worse}"
+    return f"{name} is nearer the truth by its worst element"
 
 
 def _error_line(name: str, error: Error, truth: Truth) -> str:
@@ -206,7 +234,7 @@ class LayerDistance:
     Attributes:
         layer: its path.
         operators: how many of its operators differ, and how many it has.
-        distance: the largest distance of an output, relative to its norm.
+        distance: the largest distance of an output, relative to its norm; 0 if the samples agree.
     """
 
     layer: str
@@ -271,16 +299,18 @@ class Difference(Result):
             return self._unrepeatable()
         if self.compiled is not None:
             names = ", ".join(self.results)
-            head = f"{self.a} and {self.b} give other results: {names}."
+            head = f"{self.compiled.verdict(self.a, self.b)}\n"
+            head += f"{self.a} and {self.b} give other results: {names}."
             return f"{head}\n{self.compiled.paragraph(self.a, self.b)}"
         counts = f"{self.calls[0]:,} operators of {self.a}, {self.calls[1]:,} of {self.b}"
         if self.equal:
             if not all(self.calls):
                 return f"{self.a} and {self.b} give the same results, bit for bit."
             return f"{self.a} and {self.b} give the same bits: {counts}."
-        head = f"{self.a} and {self.b} differ in {self.differ:,} operators ({counts})."
-        parts = [head, *(f.paragraph(self.a, self.b) for f in self.findings)]
-        if self.more:
+        many = "1 operator" if self.differ == 1 else f"{self.differ:,} operators"
+        head = f"{self.a} and {self.b} differ in {many} ({counts})."
+        parts = [self.verdict(), head, *(f.paragraph(self.a, self.b) for f in self.findings)]
+        if self.more and not self._follows():
             recorded = any(one.record is not None for one in self.sides or ())
             parts.append(
                 "What differs behind it may have further causes: no output of another run can be "
@@ -293,6 +323,52 @@ class Difference(Result):
             parts.append(self._table())
         return "\n".join(parts)
 
+    def verdict(self) -> str:
+        """Return the answer in a line: is it rounding, where does it begin, how far does it go?"""
+        first = self.first
+        if first is None:
+            return f"Equal: {self.a} and {self.b} give the same bits."
+        if False in self.repeatable.values():
+            return self._unrepeatable().partition("\n")[0]
+        where = f"{first.operator} in {first.place}" if first.place is not None else ""
+        kinds = {
+            "arguments": f"Other arguments of {where}",
+            "random": f"Other random numbers: {where} begins from another state of the generator",
+            "inputs": f"Other inputs: the sides begin from other numbers, and {where} gets them",
+            "sequence": "Other operators: "
+            + (self._gap(*self.unaligned[0]) if self.unaligned else first.note).rstrip("."),
+            "result": "Other results, though every operator gives the same",
+            "compiled": "Other results of compiled code",
+        }
+        if first.kind == "arguments" and first.arguments:
+            kinds["arguments"] += f" ({_named(first.arguments, self.a, self.b)})"
+        said = kinds.get(first.kind) or f"{self._kind()}: {self._causes()} {where}"
+        far = max((d for d in self.results.values() if d is not None), default=0.0)
+        if far:
+            return f"{said}; the results differ by {far:.2g} of their norm."
+        return f"{said}; {self._unseen()}." if self.results else f"{said}."
+
+    def _unseen(self) -> str:
+        plural = len(self.results) > 1
+        return f"{'some bits of the results' if plural else 'some bits of the result'} differ"
+
+    def _kind(self) -> str:
+        """Say what all causes are, as far as it is known."""
+        found = [f.explained for f in self.findings if f.kind == "operator"]
+        if False in found:
+            return "More than rounding"
+        return "Rounding, or more: unknown" if None in found else "Ordinary rounding"
+
+    def _causes(self) -> str:
+        count = len(self.findings)
+        if self.more and not self._follows():
+            return f"{count} causes or more, first" if count > 1 else "one cause or more,"
+        return f"{count} causes, first" if count > 1 else "one cause,"
+
+    def _follows(self) -> bool:
+        """Whether what differs later may follow from the last finding."""
+        return bool(self.findings) and self.findings[-1].kind in ("inputs", "sequence", "result")
+
     def _unrepeatable(self) -> str:
         (name,) = [n for n, same in self.repeatable.items() if not same]
         head = f"{name} differs from itself when it runs again from the same state and seeds."
@@ -301,21 +377,20 @@ class Difference(Result):
         )
 
     def _gaps(self) -> list[str]:
-        lines = []
-        for first, second in self.unaligned[:5]:
-            lines.append(
-                f"Only {self.a} calls {_some(first)}; only {self.b} calls {_some(second)}."
-                if first and second
-                else f"Only {self.a if first else self.b} calls {_some(first or second)}."
-            )
+        lines = [f"O{self._gap(*gap)[1:]}" for gap in self.unaligned[:5]]
         if len(self.unaligned) > 5:
             lines.append(f"{len(self.unaligned) - 5} more blocks of calls have no counterpart.")
         return lines
 
+    def _gap(self, first: tuple[str, ...], second: tuple[str, ...]) -> str:
+        if first and second:
+            return f"only {self.a} calls {_some(first)}; only {self.b} calls {_some(second)}."
+        return f"only {self.a if first else self.b} calls {_some(first or second)}."
+
     def _table(self) -> str:
         rows = [
             (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}",
-             f"{one.distance:.2g}")
+             f"{one.distance:.2g}" if one.distance else "not in the samples")
             for one in self.layers
         ]  # fmt: skip
         if len(rows) > 20:
@@ -329,6 +404,7 @@ class Difference(Result):
             "format": "udftorch-diff-1",
             "a": self.a,
             "b": self.b,
+            "verdict": self.verdict(),
             "equal": self.equal,
             "explained": None if self.equal else self.explained,
             "repeatable": dict(self.repeatable),
@@ -349,5 +425,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _some(calls: tuple[str, ...]) -> str:
-    shown = ", ".join(calls[:3])
-    return shown if len(calls) <= 3 else f"{shown} and {len(calls) - 3} more"
+    """Return the first of some calls; those of one operator in a row are one."""
+    runs = [(call, len(list(same))) for call, same in groupby(calls)]
+    shown = ", ".join(f"{call} ({n} times)" if n > 1 else call for call, n in runs[:3])
+    rest = sum(n for _, n in runs[3:])
+    return f"{shown} and {rest} more" if rest else shown

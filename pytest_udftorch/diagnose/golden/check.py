@@ -96,9 +96,11 @@ def store_golden(
         The judgement of this machine's own result.
 
     Raises:
-        GoldenError: the file cannot be written, the float64 run fails or is not in float64, or
-            this machine's own result is farther from it than rounding explains.
+        GoldenError: the computation cannot be called, the file cannot be written, the float64 run
+            fails or is not in float64, or this machine's own result is farther from it than
+            rounding explains.
     """
+    check_callable(computation)
     path, given = Path(path), _as_tuple(inputs)
     identity = _identity(computation, given)
     with torch.random.fork_rng():
@@ -138,11 +140,12 @@ def check_golden(
         library: as there.
 
     Raises:
-        GoldenError: the file cannot be read, or the inputs or parameters are not those that it
-            belongs to.
+        GoldenError: the computation cannot be called, the file cannot be read, or the inputs or
+            parameters are not those that it belongs to.
         GoldenMismatchError: a result is farther from the truth than rounding explains, or its
             bits are not those that this platform has stored.
     """
+    check_callable(computation)
     path, given = Path(path), _as_tuple(inputs)
     golden = load(path)
     if _identity(computation, given) != golden.inputs:
@@ -169,6 +172,17 @@ def check_golden(
 
 
 # What is run --------------------------------------------------------------------------
+
+
+def check_callable(computation: Any) -> None:
+    """Refuse a result in the place of what computes it."""
+    if callable(computation):
+        return
+    raise GoldenError(
+        f"The first argument is a {type(computation).__name__}, and has to be what computes one: a "
+        "module or a function, which also runs in float64 for the truth. Give it with its inputs: "
+        "udf_golden(model, (x,)), or udf_golden(torch.softmax, (x, 0))."
+    )
 
 
 def _as_tuple(inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import runpy
 import sys
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pytest_udftorch.diagnose.runs.source import check_function, check_source, is_script
 from pytest_udftorch.errors import CoverageError, RunError
-from pytest_udftorch.swap.reach.coverage import training_step
 
 
 def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
@@ -28,16 +29,15 @@ def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
         CoverageError: there is no such function.
         RunError: there is no such script, or a function got arguments.
     """
-    path = Path(where)
-    if path.suffix != ".py":
+    if not is_script(where):
         if arguments:
             raise RunError(
-                f"{where} is a function, which takes no arguments ({' '.join(arguments)}). Options "
-                "of udftorch stand before it."
+                f"{where} is a function, which takes no arguments ({' '.join(arguments)}). Only a "
+                "script gets what stands behind `--`."
             )
         return load_make(where)
-    if not path.is_file():
-        raise RunError(f"There is no script {path} to run.")
+    check_source(where)
+    path = Path(where)
 
     def script() -> None:
         folder = str(path.resolve().parent)
@@ -61,11 +61,8 @@ def load_make(where: str) -> Callable[[], Any]:
     Raises:
         CoverageError: there is no such file or function.
     """
-    path, colon, name = where.rpartition(":")
-    if not colon or not name.isidentifier():
-        raise CoverageError(
-            f"{where!r} does not name a file and a function in it. Write model.py:make."
-        )
+    check_function(where)
+    path, _, name = where.rpartition(":")
     make = getattr(_module(Path(path)), name, None)
     if not callable(make):
         raise CoverageError(f"{path} has no function {name!r}. Name one that returns the run.")
@@ -74,7 +71,7 @@ def load_make(where: str) -> Callable[[], Any]:
 
 def _module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"udftorch_model_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if spec is None or spec.loader is None:  # another ending than .py
         raise CoverageError(f"There is no Python file {path} to take a model from.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -97,12 +94,42 @@ def load_step(where: str, *, compiled: bool = False) -> Callable[[], Any]:
     """
     made = load_make(where)()
     if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
+        from pytest_udftorch.swap.reach.coverage import training_step
+
         return training_step(_compiled(made[0]) if compiled else made[0], made[1])
     if callable(made):
+        if needed := needed_arguments(made):
+            raise CoverageError(f"{where} returned {without_inputs(made, needed)}")
         return made  # type: ignore[no-any-return]
     raise CoverageError(
         f"{where} returned {type(made).__name__}. It has to return a callable without parameters, "
         "or a model and its inputs."
+    )
+
+
+def needed_arguments(run: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters without which a callable cannot be called."""
+    try:
+        # A module's own __call__ takes anything.
+        known = inspect.signature(getattr(run, "forward", run)).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C
+        return []
+    kinds = inspect.Parameter
+    return [
+        p.name
+        for p in known
+        if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+
+
+def without_inputs(run: Callable[..., Any], needed: Sequence[str]) -> str:
+    """Say what is missing where a model or a function came without its inputs."""
+    what = getattr(run, "__name__", type(run).__name__)
+    plural = len(needed) > 1
+    return (
+        f"{what} without inputs, and it needs {' and '.join(needed)}. Return "
+        f"{'them' if plural else 'it'} too: return model, ({', '.join(needed)}"
+        f"{'' if plural else ','})."
     )
 
 

@@ -70,14 +70,15 @@ def _order(work: Work, one: Side, wanted: Wanted) -> dict[str, Any]:
             f"{name!r} is compiled, and a side in another process is recorded, which compiled code "
             "cannot be. Compare eager sides, or run udftorch there."
         )
-    if not isinstance(work.make, Subject) or work.loss is not None or work.optimizer is not None:
+    make = one.make or work.make
+    if not isinstance(make, Subject) or work.loss is not None or work.optimizer is not None:
         raise DiagnosisError(
             f"{name!r} runs in another process, which cannot get objects of this one. Give "
             "make='model.py:make' or a script, without loss= and optimizer=."
         )
     return {
-        "where": work.make.where,
-        "arguments": list(work.make.arguments),
+        "where": make.where,
+        "arguments": list(make.arguments),
         "side": described(replace(one, python=None, capability=None)),
         "seed": work.seed,
         "steps": work.steps,
@@ -114,7 +115,8 @@ def record_of(work: Work, one: Side, recording: Recording) -> Record:
         "torch": version,
         "python": platform.python_version(),
     }
-    subject = work.make.where if isinstance(work.make, Subject) else ""
+    make = one.make or work.make
+    subject = make.where if isinstance(make, Subject) else ""
     name = one.name or described(one)
     return Record(name, subject, machine, work.seed, work.steps, work.train, recording)
 

@@ -73,6 +73,8 @@ class Side:
         record: the folder of a recorded run, which is the side.
         around: makes a context that is entered around the run.
         run: what this side runs, if the two sides do not run the same model.
+        make: likewise, but it makes what is run, anew for each run: a model and its inputs, or a
+            callable.
     """
 
     name: str = ""
@@ -93,11 +95,17 @@ class Side:
     record: Path | None = None
     around: Callable[[], AbstractContextManager[Any]] | None = None
     run: Callable[[], Any] | None = None
+    make: Callable[[], Any] | None = None
 
     @property
     def compiled(self) -> bool:
         """Whether torch.compile has a part in it."""
         return self.backend is not None
+
+    @property
+    def own(self) -> bool:
+        """Whether it runs something of its own, not what the other side runs."""
+        return self.run is not None or self.make is not None
 
     @property
     def elsewhere(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.diagnose.runs.files import needed_arguments, without_inputs
 from pytest_udftorch.diagnose.runs.sides import Side
 from pytest_udftorch.errors import DiagnosisError, RunError, UdfError
 from pytest_udftorch.swap.observe.digests import fastest, note_of
@@ -81,7 +82,7 @@ def made_of(
         return make
     if model is not None:
         return work_of(model, inputs)
-    if one.run is None:
+    if not one.own:
         raise DiagnosisError("There is nothing to run. Give a model and its inputs, or make=.")
     return lambda: None
 
@@ -210,7 +211,7 @@ def _prepared(work: Work, one: Side) -> Callable[[], dict[str, Any]]:
     """Make what a side runs; the returned callable gives the tensors of its result by name."""
     import torch
 
-    made = work.make() if one.run is None else one.run
+    made = (one.make or work.make)() if one.run is None else one.run
     if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
         model, inputs = made
         inputs = inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
@@ -220,6 +221,8 @@ def _prepared(work: Work, one: Side) -> Callable[[], dict[str, Any]]:
             f"What makes the run returned {type(made).__name__}. It has to return a callable "
             "without parameters, or a model and its inputs."
         )
+    if needed := needed_arguments(made):
+        raise RunError(f"What makes the run returned {without_inputs(made, needed)}")
     unused = [n for n in ("dtype", "row") if getattr(one, n) is not None]
     unused += ["channels_last"] * one.channels_last
     if unused:

@@ -92,14 +92,26 @@ class Sensitivity(Result):
         """The lower end of the interval of the output that has the fewest significant bits."""
         return min((b.low for b in self.outputs.values()), default=0.0)
 
-    def text(self) -> str:
-        """Return a report for a terminal."""
-        lines = []
+    def verdict(self) -> str:
+        """Return the answer in a line."""
         if self.unsteady is not None:
-            lines.append(
+            return (
                 f"The run is not deterministic by itself: {self.unsteady.operator} in "
                 f"{self.unsteady.place} gives other results without any perturbation."
             )
+        inexact = [(bits.low, name) for name, bits in self.outputs.items() if not bits.exact]
+        if not inexact:
+            return "Every bit of every output holds." if self.outputs else "There is no output."
+        low, name = min(inexact)
+        lost = "no operator loses two bits"
+        if self.losses:
+            worst = self.losses[0]
+            lost = f"{worst.operator} in {worst.place} loses {worst.lost:.1f}"
+        return f"At least {max(low, 0.0):.1f} bits of {name} hold; {lost}."
+
+    def text(self) -> str:
+        """Return a report for a terminal."""
+        lines = [self.verdict()]
         lines.append(
             f"{self.samples} runs, {self.perturbed}. Significant bits, relative to the tensor's "
             f"norm, with probability {self.probability:g}, and their 95 % intervals:"
@@ -108,7 +120,8 @@ class Sensitivity(Result):
         if self.parted:
             lines.append(self.parted)
         losses = self.losses
-        lines.append("Where bits are lost:" if losses else "No operator loses two bits.")
+        if losses:
+            lines.append("Where bits are lost:")
         lines += [f"  {o.text()}: {o.lost:.1f} lost" for o in losses[:_SHOWN]]
         if len(losses) > _SHOWN:
             lines.append(f"  and {len(losses) - _SHOWN} more")
@@ -122,6 +135,7 @@ class Sensitivity(Result):
         """Return everything as plain data."""
         return {
             "format": "udftorch-sensitivity-1",
+            "verdict": self.verdict(),
             "perturbed": self.perturbed,
             "samples": self.samples,
             "probability": self.probability,

@@ -71,6 +71,18 @@ class Tolerance(Result):
         """Return site -> library."""
         return {Site(n.function, n.layer): n.library for n in self.needs}
 
+    def verdict(self) -> str:
+        """Return the answer in a line."""
+        cheaper = sum(n.library != self.ladder[0] for n in self.needs)
+        said = (
+            f"{cheaper} of {len(self.needs)} functions in layers can be cheaper than "
+            f"{self.ladder[0]}, which saves {self.saved:.0%} of the functions' time"
+        )
+        if self.holds:
+            where = " on held-out data too" if self.held_out is not None else ""
+            return f"{said}; the metric stays within {self.within:g}{where}."
+        return f"{said}, but that does NOT hold: the metric leaves the bound of {self.within:g}."
+
     def text(self) -> str:
         """Return a report for a terminal."""
         rows = [
@@ -80,7 +92,7 @@ class Tolerance(Result):
             )
             for n in self.needs
         ]  # fmt: skip
-        lines = [text_table((), rows)]
+        lines = [self.verdict(), text_table((), rows)]
         lines.append(
             f"metric: {self.reference:.9g} -> {self.value:.9g}, within {self.within:g}; "
             f"{self.runs} runs"
@@ -89,13 +101,13 @@ class Tolerance(Result):
             before, after = self.held_out
             holds = "within the bound" if abs(after - before) <= self.within else "out of the bound"
             lines.append(f"on held-out data: {before:.9g} -> {after:.9g}, {holds}")
-        lines.append(f"the functions' time: {self.saved:.0%} less than under {self.ladder[0]}")
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
             "format": "udftorch-tolerance-1",
+            "verdict": self.verdict(),
             **asdict(self),
             "holds": self.holds,
             "saved": self.saved,

@@ -61,10 +61,21 @@ class Plan(Result):
         only = self.stored.segments
         return only[0][2] if len(only) == 1 else None
 
+    def verdict(self) -> str:
+        """Return the answer in a line: what runs the model fastest, and by how much."""
+        if self.uniform is not None:
+            return f"{self.uniform} alone is the fastest that was found."
+        said = f"{len(self.stored.segments)} segments are the fastest that was found"
+        gain, best = self.report.get("fresh_speedup"), self.report.get("best_uniform")
+        # A plan from a file may hold a report of another version.
+        if isinstance(gain, list) and gain and isinstance(gain[0], int | float) and best:
+            return f"{said}, {gain[0]:.2f} times as fast as the best single executor, {best}."
+        return f"{said}."
+
     def _shown(self) -> Shown:
         stored = self.stored
-        title = f"{len(stored.segments)} segments" if self.uniform is None else str(self.uniform)
-        title += f", on {stored.device}, torch {stored.torch}, for {', '.join(stored.inputs)}"
+        title = f"{self.verdict()} On {stored.device}, torch {stored.torch}, for "
+        title += ", ".join(stored.inputs)
         # A plan from a file may hold a report of another version.
         times = self.report.get("uniform")
         names = self.report.get("units")

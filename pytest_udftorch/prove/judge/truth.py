@@ -90,9 +90,14 @@ class Truth:
     def nearer(self) -> Nearer:
         """Which side's output is nearer the truth, by its norm, or else by its worst element."""
         for first, second in ((self.a.relative, self.b.relative), (self.a.ulp, self.b.ulp)):
-            if min(first, second) * _CLEARLY < max(first, second):
+            if _clearly(first, second):
                 return "a" if first < second else "b"
         return "both alike"
+
+    @property
+    def by_norm(self) -> bool:
+        """Whether the norm of the errors decides which side is nearer."""
+        return _clearly(self.a.relative, self.b.relative)
 
     @property
     def explained(self) -> bool | None:
@@ -100,6 +105,11 @@ class Truth:
         if self.a.beyond is None or self.b.beyond is None:
             return None
         return not self.a.beyond and not self.b.beyond
+
+
+def _clearly(first: float, second: float) -> bool:
+    """Say whether one of two errors is clearly larger."""
+    return min(first, second) * _CLEARLY < max(first, second)
 
 
 def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth | None:

@@ -28,6 +28,7 @@ from pytest_udftorch.swap.observe.digests import (
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
+from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.rows import find
 
@@ -68,12 +69,14 @@ class Kept:
         args: as they were before the call, copied.
         kwargs: likewise.
         outputs: as in :class:`Call`, copied.
+        source: the line that calls it; see :func:`.source_line.source_line`. Empty if unknown.
     """
 
     operator: Any
     args: Any
     kwargs: Any
     outputs: list[Any]
+    source: str = ""
 
 
 @dataclass
@@ -343,7 +346,7 @@ def recorder(
                     written.add(id(tensor))
             if kept is not None:
                 copies = [strided_copy(t) for t in outputs]
-                self.recording.kept[at] = Kept(func, kept[0], kept[1], copies)
+                self.recording.kept[at] = Kept(func, kept[0], kept[1], copies, source_line())
             if at in wanted.put:
                 for target, value in zip(outputs, wanted.put[at], strict=True):
                     put_into(target, value, batch)

@@ -136,9 +136,19 @@ class Coverage(Result):
             notes.append(f"{name}: the definition is not known{calls}")
         title = (
             f"{percent(self.share)} of {self.evaluations:,} evaluations are swapped; "
-            f"{self.operators} different operators were called."
+            f"{self._rest()}{self.operators} different operators were called."
         )
-        return Shown(title, header, rows, notes, title_last=True)
+        return Shown(title, header, rows, notes)
+
+    def _rest(self) -> str:
+        """Name the operator with most evaluations that are not swapped."""
+        left = [
+            (sum(r.evaluations.values()) - sum(r.swapped.values()), r.operator) for r in self.rows
+        ]
+        missed = [one for one in left if one[0] > 0]
+        if not missed:
+            return ""
+        return f"{max(missed)[1]} keeps most of the rest; "
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain data."""

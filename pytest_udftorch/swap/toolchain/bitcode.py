@@ -25,7 +25,13 @@ from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.swap.native.manifest import link_inputs, observe_source, team_source
 from pytest_udftorch.swap.native.runtime import pass_plugin
 from pytest_udftorch.swap.toolchain.cache import cache_folder, fill, sha256_of
-from pytest_udftorch.swap.toolchain.compiler import FLAGS, Compiler, find_compiler, tool
+from pytest_udftorch.swap.toolchain.compiler import (
+    FLAGS,
+    Compiler,
+    check_openmp,
+    find_compiler,
+    tool,
+)
 from pytest_udftorch.swap.toolchain.job import Step, run_stages
 from pytest_udftorch.swap.toolchain.selection import Part, cuda_id
 from pytest_udftorch.swap.toolchain.shared_library import build_library, compile_steps
@@ -65,7 +71,8 @@ def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
 def compiler_for(parts: tuple[Part, ...]) -> Path:
     """Return the C++ compiler whose code calls the functions of a selection.
 
-    If there is no clang, the result is a script that says so whenever it is to compile something.
+    If there is no clang, or it lacks OpenMP, the result is a script that says so whenever it is to
+    compile something.
 
     Raises:
         CacheError: the cache folder cannot be written.
@@ -76,6 +83,10 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
     except (CompilerNotFoundError, NativeError) as error:
         if os.environ.get("UDFTORCH_CLANG"):
             raise
+        return _compiler_that_is_missing(str(error))
+    try:
+        check_openmp(compiler)
+    except CompilerNotFoundError as error:
         return _compiler_that_is_missing(str(error))
     description = [
         {
@@ -134,12 +145,12 @@ def _compiler_that_is_missing(why: str) -> Path:
     """
     sentence = (
         "TorchInductor cannot compile C++ in this session: clang would put the library's functions "
-        f"into the code. {why}"
+        f"into the code. {why} `udftorch doctor` tries what works here."
     )
     text = (
         "#!/bin/sh\n"
-        "# Stands for a compiler that is not installed.\n"
-        'case "$*" in --version|-v|-dumpversion) echo "clang is not installed"; exit 0;; esac\n'
+        "# Stands for a compiler that is not installed, or lacks a part.\n"
+        'case "$*" in --version|-v|-dumpversion) echo "clang is not complete"; exit 0;; esac\n'
         f"echo {shlex.quote(sentence)} >&2\nexit 1\n"
     )
     folder = cache_folder() / f"compiler-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

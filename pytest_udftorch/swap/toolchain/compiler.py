@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -161,6 +162,51 @@ def _check(compiler: Compiler, wanted: int) -> Compiler:
 @functools.cache
 def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
     return hashlib.sha256(plugin.read_bytes()).hexdigest()
+
+
+def tries(compiler: Compiler, source: str, ending: str, flags: Sequence[str], needs: str) -> None:
+    """Compile a small text, and throw the result away.
+
+    Args:
+        compiler: what compiles it.
+        source: the text.
+        ending: of its file: ``c`` or ``cpp``.
+        flags: of the command.
+        needs: what is missing if it fails, as a sentence that says what to do.
+
+    Raises:
+        CompilerNotFoundError: it does not compile or link.
+        CompilerStoppedError: see :func:`run`.
+    """
+    with tempfile.TemporaryDirectory(prefix="udftorch-") as name:
+        folder = Path(name)
+        (folder / f"try.{ending}").write_text(source, encoding="utf-8")
+        done = run([compiler.path, *flags, f"try.{ending}", "-o", "try.out"], folder)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "error" in line]
+        reason = next(iter(said), f"status {done.returncode}")
+        raise errors.CompilerNotFoundError(f"{needs} {compiler.path} says: {reason.strip()}")
+
+
+_OPENMP: Final = "#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n"
+
+
+def check_openmp(compiler: Compiler) -> None:
+    """Check that a clang has OpenMP, which all of Inductor's C++ is compiled with.
+
+    Raises:
+        CompilerNotFoundError: its header or its library is missing.
+    """
+    _check_openmp(compiler, compiler.path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _check_openmp(compiler: Compiler, _mtime_ns: int) -> None:
+    package = f"libomp-{compiler.major}-dev"
+    tries(
+        compiler, _OPENMP, "c", ("-fopenmp", "-shared", "-fPIC"),
+        f"clang has no OpenMP, which TorchInductor's C++ needs. Install the package {package}.",
+    )  # fmt: skip
 
 
 def tool(compiler: Compiler, name: str) -> Path:

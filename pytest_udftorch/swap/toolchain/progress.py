@@ -52,6 +52,10 @@ class Progress:
         if self._said and kind is None:
             self._say("done" if self._done >= self._total else self._far())
 
+    def tell(self, text: str) -> None:
+        """Say from now on what is being done: one step of a search, say."""
+        self.text = text
+
     def step(self) -> None:
         """Count one step as done."""
         self._done += 1

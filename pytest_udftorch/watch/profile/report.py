@@ -188,7 +188,14 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
         return _card(
             "", title, "by no watched function", f"{count:,} came in from elsewhere: {where}{more}"
         )
-    return _card("good", title, "none")
+    return _card(
+        "good",
+        title,
+        "none by a watched function",
+        "Other operators, such as a division, are not "
+        "watched here: <code>pytest --udf-nan=error</code> and <code>udftorch diff --origin</code> "
+        "watch all.",
+    )
 
 
 def _headroom_card(profile: Profile, whose: str) -> str:

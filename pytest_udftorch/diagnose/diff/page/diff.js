@@ -8,10 +8,17 @@ function choose(box) {
     other.classList.toggle("source", sources(box).includes(other.dataset.number));
     other.classList.toggle("target", sources(other).includes(box.dataset.number));
   }
-  const names = sources(box).map((n) => byNumber.get(n).querySelector("title").textContent);
+  const drawn = sources(box).filter((n) => byNumber.has(n));
+  const names = drawn.map((n) => byNumber.get(n).querySelector("title").textContent);
   const text = box.querySelector("title").textContent;
   document.getElementById("chosen").textContent =
     names.length ? `${text}. It gets: ${names.join("; ")}.` : `${text}.`;
 }
 for (const box of boxes) box.addEventListener("focus", () => choose(box));
 for (const box of boxes) box.addEventListener("click", () => box.focus());
+// The page opens at the first finding.
+const first = document.querySelector(".named");
+if (first) {
+  choose(first.closest(".box"));
+  first.scrollIntoView({ block: "center", inline: "center" });
+}

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``pytest benches`` collects the benches, and not the suites of others among their data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def collected(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return [line for line in done.stdout.splitlines() if "::" in line and "SKIPPED" not in line]
+
+
+def test_the_folder_has_the_benches_alone_and_the_long_ones_are_asked_for():
+    usual = collected("benches/")
+    assert len(usual) > 90
+    assert {test.partition("::")[0].rpartition("/")[0] for test in usual} == {"benches/suites"}
+    every = collected("benches/", "-m", "slow or not slow")
+    assert set(usual) < set(every)
+    assert len(every) < 300
+    # The suite of torch's operators is run by its name.
+    foreign = collected("benches/data/foreign/torch/test_database.py")
+    assert len(foreign) > 1000, "the control"
