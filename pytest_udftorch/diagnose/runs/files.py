@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pytest_udftorch.diagnose.runs.models import NAMED, named_model
 from pytest_udftorch.errors import CoverageError, RunError
 from pytest_udftorch.swap.reach.coverage import training_step
 
@@ -56,15 +57,24 @@ def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
 
 
 def load_make(where: str) -> Callable[[], Any]:
-    """Return the function that ``model.py:make`` names.
+    """Return the function that ``model.py:make`` names, or what makes a model with a name.
+
+    Models with names are ``hf-tiny:LlamaForCausalLM``, ``hf:DIR``, ``timm:NAME`` and
+    ``torchvision:NAME``; see :mod:`.models`.
 
     Raises:
         CoverageError: there is no such file or function.
+        PackageMissingError: the package that has the model is not installed.
+        RunError: the package has no such model.
     """
+    named = named_model(where)
+    if named is not None:
+        return named
     path, colon, name = where.rpartition(":")
     if not colon or not name.isidentifier():
         raise CoverageError(
-            f"{where!r} does not name a file and a function in it. Write model.py:make."
+            f"{where!r} names no model. Write model.py:make, a file and a function in it, or "
+            f"{', '.join(f'{word}:NAME' for word in NAMED)}."
         )
     make = getattr(_module(Path(path)), name, None)
     if not callable(make):
