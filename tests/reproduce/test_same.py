@@ -36,7 +36,9 @@ def test_the_ways_of_a_language_model_are_found_and_agree_under_repro():
         "right padding", "left padding", "packed by a mask", "prefill in chunks", "decoding",
         "micro-batches", "threads",
     )  # fmt: skip
-    assert found.differing("repro") == ["left padding", "packed by a mask"]
+    assert found.differing("repro") == []
+    assert found.equal
+    assert found.text().splitlines()[-1] == "under repro all 13 ways give the same bits."
 
 
 def test_a_difference_is_counted_and_its_operator_named():

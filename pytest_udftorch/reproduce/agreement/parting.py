@@ -69,6 +69,8 @@ class Cut:
         """Return the digests of the parts, without dimensions of size 1."""
         found: dict[str, tuple[tuple[int, ...], bytes]] = {}
         own = self._of_row(tensor)
+        if own is None or (own.dim() < 2 and not self._axes(own)):
+            return found
         for name in ("queries", "keys", "both"):
             part = self._of_positions(own, name).squeeze()
             if part.numel():
@@ -78,7 +80,10 @@ class Cut:
     def _of_row(self, tensor: Any) -> Any:
         """Take the row out of the first dimension that is the batch, or begins with it."""
         lengths = {self.length, self.memory} - {0, self.batch}
+        tokens = self.batch * max(self.length, 1)
         for axis, size in enumerate(tensor.shape[:2]):
+            if self.length and size > tokens and size % tokens == 0:
+                return None  # tokens in the order of a router
             if size in lengths or self.batch == 1 == size:
                 continue
             whole = size in (self.batch, self.batch * self.length)
@@ -88,8 +93,12 @@ class Cut:
             return tensor.select(axis, self.row)
         return tensor
 
+    def _axes(self, tensor: Any) -> list[int]:
+        """Return the dimensions that are positions of queries or keys."""
+        return [i for i, n in enumerate(tensor.shape) if n in (self.length, self.memory) and n > 1]
+
     def _of_positions(self, tensor: Any, variant: str) -> Any:
-        axes = [i for i, n in enumerate(tensor.shape) if n in (self.length, self.memory) and n > 1]
+        axes = self._axes(tensor)
         for axis in axes:
             size = tensor.shape[axis]
             by_keys = variant == "keys" or (variant == "both" and axis == axes[-1])
