@@ -3,6 +3,7 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
+        [same]
         [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
         [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
         [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
@@ -115,7 +116,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "contract_operators", "float64_check", "rewriting_gains",
+    "versions", "coverage", "contract_operators", "same", "float64_check", "rewriting_gains",
     "pet_convolutions",
 )  # fmt: skip
 LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")

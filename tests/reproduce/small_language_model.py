@@ -28,8 +28,17 @@ class Layer(nn.Module):
         q, k, v = (t.view(shape).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
         k, v = self.remember(k, v, past)
         attended = self.attend(q, k, v, mask).transpose(1, 2).flatten(2)
-        x = x + self.dropout(self.out(attended))
-        return x + self.down(F.silu(self.up(self.second_norm(x)))), (k, v)
+        x = self.add(x, self.dropout(self.out(attended)))
+        return self.add(x, self.feed(self.second_norm(x))), (k, v)
+
+    def add(self, x, y):
+        return x + y
+
+    def feed(self, x):
+        return self.down(self.activate(self.up(x)))
+
+    def activate(self, x):
+        return F.silu(x)
 
     def remember(self, k, v, past):
         """Put the keys and values behind those of a cache."""
@@ -58,12 +67,18 @@ class Model(nn.Module):
         if position_ids is None:
             position_ids = torch.arange(before, before + length)[None]
         mask = self.mask(rows, before, length, attention_mask)
-        x = self.words(input_ids) + self.places(position_ids)
+        x = self.embed(input_ids, position_ids)
         cache = []
         for i, layer in enumerate(self.layers):
             x, kept = layer(x, mask, None if cache_params is None else cache_params[i])
             cache.append(kept)
-        return {"logits": self.head(x), "cache_params": cache}
+        return {"logits": self.score(x), "cache_params": cache}
+
+    def embed(self, input_ids, position_ids):
+        return self.words(input_ids) + self.places(position_ids)
+
+    def score(self, x):
+        return self.head(x)
 
     def mask(self, rows, before, length, attention_mask):
         """Return which keys each position sees."""

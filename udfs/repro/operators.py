@@ -67,6 +67,7 @@ from pytest_udftorch.swap.contract.products import (
     convolution,
     convolution_backward,
     dot,
+    grouped_mm,
     mm,
     mv,
 )
@@ -274,6 +275,7 @@ __all__ = [
     "fused_sgd_",
     "group_norm",
     "group_norm_backward",
+    "grouped_mm",
     "huber_loss",
     "index_add",
     "index_add_",

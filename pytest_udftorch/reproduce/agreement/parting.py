@@ -9,7 +9,7 @@ digests. What is no such part (the tokens of an expert, for one) is not compared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +19,10 @@ from pytest_udftorch.diagnose.diff.alignment import Gap, aligned
 from pytest_udftorch.swap.observe.digests import note_of
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.observe.recorder import Call
-from pytest_udftorch.swap.observe.recording import draws, effects, results
-from pytest_udftorch.swap.operators.overload import is_view, says_numbers
+from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
+from pytest_udftorch.swap.operators.row import Kind
+from pytest_udftorch.swap.operators.rows import find
 
 #: Variant of a cut -> the sizes and the digest of the part that it leaves.
 Parts = Mapping[str, tuple[tuple[int, ...], bytes]]
@@ -82,7 +84,7 @@ class Cut:
         lengths = {self.length, self.memory} - {0, self.batch}
         tokens = self.batch * max(self.length, 1)
         for axis, size in enumerate(tensor.shape[:2]):
-            if self.length and size > tokens and size % tokens == 0:
+            if self.length and not axis and size > tokens and size % tokens == 0:
                 return None  # tokens in the order of a router
             if size in lengths or self.batch == 1 == size:
                 continue
@@ -110,10 +112,19 @@ class Cut:
 
 
 class _Seen(NamedTuple):
-    """What a call got and gave, as parts; weights are left out."""
+    """What a call got and gave.
+
+    Attributes:
+        inputs: the parts of the tensors that it got; weights have none.
+        sources: for each of these tensors, the call that wrote it last, or None.
+        outputs: the parts of the tensors that it made.
+        moves: whether it only moves numbers.
+    """
 
     inputs: list[Parts]
+    sources: list[int | None]
     outputs: list[Parts]
+    moves: bool
 
 
 class Watch(OperatorWatch):
@@ -121,39 +132,50 @@ class Watch(OperatorWatch):
 
     Attributes:
         calls: the operators in order.
-        seen: for each of them, its parts.
+        seen: what each of them got and gave.
     """
 
     def __init__(self, where: Whereabouts, cut: Cut) -> None:
         self._where, self._cut = where, cut
         self.calls: list[Call] = []
         self.seen: list[_Seen] = []
+        self._writers: dict[int, int] = {}  # address of memory -> call
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator, and keep digests of what it got and gave."""
         if is_view(func) or not says_numbers(func):
             return func(*args, **kwargs)
         place = self._where.now()._replace(step=0)
-        random = b"" if draws(func, args, kwargs) else None
         over = {id(p.of(args, kwargs)) for p in effects(func).overwritten}
         given = compat.pytree().tree_leaves((args, kwargs))
-        inputs = self._parts(v for v in given if id(v) not in over)
+        tensors = _tensors(v for v in given if id(v) not in over)
+        inputs = [self._parts(t) for t in tensors]
+        sources = [self._writers.get(_address(t)) for t in tensors]
         returned = func(*args, **kwargs)
-        outputs = self._parts(results(func, args, kwargs, returned))
-        self.calls.append(Call(str(func.name()), place, (), (), "", random))
-        self.seen.append(_Seen(inputs, outputs))
+        made = _tensors(results(func, args, kwargs, returned))
+        self._writers |= dict.fromkeys(map(_address, made), len(self.calls))
+        self.calls.append(Call(str(func.name()), place, (), (), ""))
+        row = find(name_of(func))
+        moves = row is not None and row.kind is Kind.MOVES and not row.rounds_if
+        self.seen.append(_Seen(inputs, sources, [self._parts(t) for t in made], moves))
         return returned
 
-    def _parts(self, values: Iterable[Any]) -> list[Parts]:
+    def _parts(self, tensor: Any) -> Parts:
         import torch
 
-        return [
-            self._cut.parts(v.detach())
-            for v in values
-            if isinstance(v, torch.Tensor)
-            and not isinstance(v, torch.nn.Parameter)
-            and v.is_floating_point()
-        ]
+        if isinstance(tensor, torch.nn.Parameter) or not tensor.is_floating_point():
+            return {}
+        return self._cut.parts(tensor.detach())
+
+
+def _tensors(values: Iterable[Any]) -> list[Any]:
+    import torch
+
+    return [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def recorded(run: Callable[[], Any], cut: Cut) -> Watch:
@@ -174,31 +196,68 @@ def _apart(a: Parts, b: Parts) -> bool:
 def first_parting(a: Watch, b: Watch, ends: bool = True) -> First | None:
     """Return the first operator of two runs whose outputs differ where they can be compared.
 
-    If its inputs differ already, an operator between it and the last one before that agrees makes
-    the difference, and one run alone calls it: one that draws random numbers, else the last.
+    If what it got differs already, nothing before it that both runs call made the difference: so it
+    is the operator where the values come from that ``b`` alone calls.
 
     Args:
-        a: one run.
-        b: the other.
+        a: the run over the whole batch.
+        b: the other one.
         ends: whether the runs end with other results, so that an operator behind the last one that
             agrees may be it.
     """
-    alone: list[First] = []
-    drawn: list[First] = []
-    for pair in aligned(a.calls, b.calls, shapes=False):
-        if isinstance(pair, Gap):
-            for run, (start, end) in ((a, pair.a), (b, pair.b)):
-                for call in run.calls[start:end]:
-                    (alone if call.random is None else drawn).append(_first(call))
+    pairs = [p for p in aligned(a.calls, b.calls, shapes=False) if not isinstance(p, Gap)]
+    shared = {own: whole for whole, own in pairs if _comparable(a.seen[whole], b.seen[own])}
+    known = _agreeing(a, b) | shared.keys()
+    for own, whole in shared.items():
+        one, other = a.seen[whole], b.seen[own]
+        if not any(map(_apart, one.outputs, other.outputs)):
             continue
-        one, other = a.seen[pair[0]], b.seen[pair[1]]
-        if any(map(_apart, one.outputs, other.outputs)):
-            if any(map(_apart, one.inputs, other.inputs)) and (drawn or alone):
-                return [*alone, *drawn][-1]
-            return _first(a.calls[pair[0]])
-        if one.outputs and other.outputs:
-            alone, drawn = [], []
-    return [*alone, *drawn][-1] if ends and (alone or drawn) else None
+        for mine, its, source in zip(one.inputs, other.inputs, other.sources, strict=False):
+            origin = _origin(b, source, known) if _apart(mine, its) else None
+            if origin is not None:
+                return _first(b.calls[origin])
+        return _first(a.calls[whole])
+    forward = [i for i, c in enumerate(b.calls) if c.place.layer and c.place.phase == "forward"]
+    origin = _origin(b, forward[-1], known) if ends and forward else None
+    return None if origin is None else _first(b.calls[origin])
+
+
+def _agreeing(a: Watch, b: Watch) -> set[int]:
+    """Return the calls of ``b`` that give what occurs in ``a`` too, as copies do."""
+    found = {
+        part
+        for seen in a.seen
+        for parts in (*seen.inputs, *seen.outputs)
+        for part in parts.values()
+    }
+    return {
+        i
+        for i, seen in enumerate(b.seen)
+        if any(part in found for parts in seen.outputs for part in parts.values())
+    }
+
+
+def _comparable(a: _Seen, b: _Seen) -> bool:
+    """Tell whether two calls give parts that can be compared."""
+    return any(
+        a_part[name][0] == b_part[name][0]
+        for a_part, b_part in zip(a.outputs, b.outputs, strict=False)
+        for name in a_part
+        if name in b_part
+    )
+
+
+def _origin(run: Watch, call: int | None, known: Set[int]) -> int | None:
+    """Return the first operator on the way to a call that cannot be compared with the other run's.
+
+    None if the call itself can, or if no module makes it. What only moves numbers is passed by.
+    """
+    found: int | None = None
+    while call is not None and call not in known and run.calls[call].place.layer:
+        found = found if run.seen[call].moves else call
+        before = [s for s in run.seen[call].sources if s is not None and s not in known]
+        call = min(before, default=None)
+    return found
 
 
 def _first(call: Call) -> First:

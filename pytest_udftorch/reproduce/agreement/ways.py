@@ -296,21 +296,19 @@ def _micro_batches(one: Subject) -> Pieces:
     from pytest_udftorch.swap.contract.replicas import GradientTree
 
     size = one.batch // _PARTS
-    pieces = []
     with one.training():
         tree = GradientTree(one.model.parameters())
         for start in range(0, one.batch, size):
-            rows = range(start, min(start + size, one.batch))
-            part = slice(rows.start, rows.stop)
+            part = slice(start, start + size)
             logits = one.call(one.rows(part))
             loss_of(logits, one.targets[part]).backward()
             tree.add()
-            pieces.append(_piece(one, logits.detach(), rows))
-        tree.finish()
-        last = pieces.pop()
-        whole = Piece(last.output, last.rows, last.start, last.stop, memory=last.memory,
-                      gradients=_gradients(one))  # fmt: skip
-        yield [*pieces, whole]
+            gradients = None
+            if part.stop == one.batch:
+                tree.finish()
+                gradients = _gradients(one)
+            rows = range(start, part.stop)
+            yield [_piece(one, logits.detach(), rows, gradients=gradients)]
 
 
 # Elsewhere ---------------------------------------------------------------------------
