@@ -1230,9 +1230,10 @@ def same_one(results: Results) -> str:
 
 
 def same_short(results: Results) -> str:
-    """Return the ways of one model under three libraries, and the sum over all models."""
+    """Return the ways of one model in which stock differs, and the sum over all models."""
     document = results["same"]
-    return "\n".join([*render_same.one_model(document), "", render_same.summary(document), ""])
+    lines = [*render_same.where_stock_differs(document), "", render_same.summary(document)]
+    return "\n".join([*lines, ""])
 
 
 def contract_speed(results: Results) -> str:

@@ -44,6 +44,27 @@ def one_model(document: Mapping[str, Any], subject: str = SHOWN) -> list[str]:
     return table(["way", *libraries], rows)
 
 
+def where_stock_differs(document: Mapping[str, Any], subject: str = SHOWN) -> list[str]:
+    """Return the table of the ways of a model in which logits differ under stock."""
+    (row,) = [r for r in ran(document) if r["subject"] == subject]
+    libraries = list(row["differ"])
+
+    def short(library: str, way: str) -> str:
+        outcome = row["differ"][library].get(way)
+        parts = {} if outcome is None else outcome["parts"]
+        if "logits" not in parts:
+            return "equal"
+        share, largest = parts["logits"]
+        return f"{share:.0%} differ, by {largest:.0e}".replace("%", " %")
+
+    shown = [
+        [way, *(short(library, way) for library in libraries)]
+        for way in row["ways"]
+        if "logits" in row["differ"]["std"].get(way, {"parts": ()})["parts"]
+    ]
+    return table(["logits of a small Llama", *libraries], shown)
+
+
 def _named(outcomes: Mapping[str, Any]) -> str:
     """Return ways that differ, each operator with those that part by it."""
     by: dict[str, list[str]] = {}

@@ -82,4 +82,4 @@ def test_the_chapters_are_the_six_words():
 
 
 def test_the_readme_fits_on_two_screens():
-    assert (ROOT / "README.md").read_text().count("\n") <= 110
+    assert (ROOT / "README.md").read_text().count("\n") <= 130

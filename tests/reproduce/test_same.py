@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from pytest_udftorch import cli
 from pytest_udftorch.errors import RunError
 from pytest_udftorch.reproduce import Sameness, same
+from pytest_udftorch.reproduce.agreement.ways import WAYS
 
 HERE = Path(__file__).parent
 SUBJECT = f"{HERE / 'small_language_model.py'}:make"
@@ -191,6 +193,22 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "udftorch same needs the package timm" in said
     assert "pytest_udftorch[models]" in said
+
+
+@pytest.mark.parametrize("page", ["same.md", "on_policy.md"])
+def test_what_the_page_shows_runs(page):
+    text = (HERE.parents[1] / "docs" / "reproduce" / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+
+
+def test_the_page_names_every_way():
+    text = (HERE.parents[1] / "docs" / "reproduce" / "same.md").read_text()
+    listed = text.partition("## The ways")[2].partition("## In Python")[0]
+    for way in WAYS:
+        assert re.sub(r"^batch ([23])$", r"\1", way.name) in listed, way.name
 
 
 def test_results_add_up_to_what_they_say():

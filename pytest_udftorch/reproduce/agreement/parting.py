@@ -17,7 +17,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.diagnose.diff.alignment import Gap, aligned
 from pytest_udftorch.swap.observe.digests import note_of
-from pytest_udftorch.swap.observe.layers import Whereabouts
+from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Call
 from pytest_udftorch.swap.observe.recording import effects, results
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
@@ -145,7 +145,8 @@ class Watch(OperatorWatch):
         """Compute an operator, and keep digests of what it got and gave."""
         if is_view(func) or not says_numbers(func):
             return func(*args, **kwargs)
-        place = self._where.now()._replace(step=0)
+        now = self._where.now()
+        place = Place(now.layer, now.phase, 0)
         over = {id(p.of(args, kwargs)) for p in effects(func).overwritten}
         given = compat.pytree().tree_leaves((args, kwargs))
         tensors = _tensors(v for v in given if id(v) not in over)

@@ -184,16 +184,18 @@ class Subject:
         """
         import torch
 
-        norms = torch.nn.modules.batchnorm._NormBase
-
-        def is_dropout(module: Any) -> bool:
-            return isinstance(module, torch.nn.modules.dropout._DropoutNd)
-
+        nn = torch.nn
+        norms = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+        dropouts = (
+            nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
+            nn.FeatureAlphaDropout,
+        )  # fmt: skip
         kept = [
             (module, name, value)
             for module in self.model.modules()
             for name, value in vars(module).items()
-            if isinstance(value, float) and ("drop" in name or (name == "p" and is_dropout(module)))
+            if isinstance(value, float)
+            and ("drop" in name or (name == "p" and isinstance(module, dropouts)))
         ]
         for module, name, _ in kept:
             setattr(module, name, 0.0)
