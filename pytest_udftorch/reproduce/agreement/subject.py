@@ -73,10 +73,12 @@ class Subject:
         length: how many positions it has, or 0.
         causal: whether a position's result depends on earlier ones alone.
         targets: the class at each position whose log-probability is compared.
+        counts_padding: whether the model has to be told the positions of a row behind padding.
     """
 
     model: Any
     sequence: Any
+    counts_padding = True
 
     def __init__(self, model: Any, inputs: Any) -> None:
         import torch

@@ -30,7 +30,7 @@ _SIZES: Final = (1, 2, 3)
 _PARTS: Final = 4
 _NODE: Final = 64
 
-#: A token that fills up a row.
+#: The token that fills up a row where the model has none for it.
 _FILLER: Final = 0
 
 
@@ -124,7 +124,8 @@ def _padded(one: Subject, *, left: bool) -> Pieces:
 
     ids, pads = one.inputs["input_ids"], _pads(one)
     width = one.length + (0 if one.causal else max(pads))
-    tokens = ids.new_full((one.batch, width), _FILLER)
+    filler = getattr(getattr(one.model, "config", None), "pad_token_id", None)
+    tokens = ids.new_full((one.batch, width), filler if isinstance(filler, int) else _FILLER)
     mask = torch.zeros_like(tokens)
     places = torch.zeros_like(tokens)
     for row, pad in enumerate(pads):
@@ -133,7 +134,8 @@ def _padded(one: Subject, *, left: bool) -> Pieces:
         tokens[row, start : start + count] = ids[row, :count]
         mask[row, start : start + count] = 1
         places[row, start : start + count] = torch.arange(count)
-    more = {"position_ids": places} if left and one.takes("position_ids") else {}
+    told = left and one.counts_padding and one.takes("position_ids")
+    more = {"position_ids": places} if told else {}
     with torch.no_grad():
         found = one.call({"input_ids": tokens}, attention_mask=mask, **more)
     yield [
@@ -151,6 +153,20 @@ def _right_padding(one: Subject) -> Pieces:
 
 def _left_padding(one: Subject) -> Pieces:
     return _padded(one, left=True)
+
+
+def _pads_left(one: Subject) -> bool:
+    """Tell whether rows can be padded on the left, and try if the model counts positions itself."""
+    if not _masked(one):
+        return False
+    if one.takes("position_ids"):
+        (whole,) = next(evaluation(one))
+        for one.counts_padding in (True, False):
+            (pieces,) = _left_padding(one)
+            if not any(far(p.own(), p.of(whole.output)) for p in pieces):
+                return True
+        one.counts_padding = True
+    return True
 
 
 def _lengths(one: Subject) -> list[int]:
@@ -377,7 +393,7 @@ WAYS: Final = (
     Way("permuted batch", _permuted, lambda one: True),
     Way("prefix", _prefix, lambda one: one.causal and one.length >= 16),
     Way("right padding", _right_padding, _masked),
-    Way("left padding", _left_padding, _masked),
+    Way("left padding", _left_padding, _pads_left),
     Way("packed by positions", _packed, lambda one: _packs(one, by_mask=False)),
     Way("packed by a mask", _packed_by_mask, lambda one: _packs(one, by_mask=True)),
     Way("prefill in chunks", _chunks, lambda one: one.cache is not None),
