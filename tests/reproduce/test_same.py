@@ -65,6 +65,48 @@ def test_a_difference_is_counted_and_its_operator_named():
     )
 
 
+def test_gradients_of_micro_batches_are_compared_and_added_in_the_tree():
+    found = same(*made(), libraries=["std", "repro"], ways=["micro-batches"])
+    (gradients,) = [
+        p for p in found.outcomes["std"]["micro-batches"].parts if p.name == "gradients"
+    ]
+    parameters = sum(p.numel() for p in made()[0].parameters())
+    assert 0 < gradients.differ < gradients.total <= parameters
+    assert found.outcomes["std"]["micro-batches"].first is None
+    assert "of the gradients, by up to" in found.verdict()
+    assert found.equal
+
+
+def test_a_fault_of_the_backward_pass_is_named_there():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.mul(1.0000001)
+
+    class Checkpoints(Model):
+        supports_gradient_checkpointing = True
+        checkpoints = False
+
+        def gradient_checkpointing_enable(self):
+            self.checkpoints = True
+
+        def gradient_checkpointing_disable(self):
+            self.checkpoints = False
+
+        def score(self, x):
+            return super().score(Doubled.apply(x) if self.checkpoints else x)
+
+    found = same(*made(Checkpoints), libraries=["repro"], ways=["gradient checkpointing"])
+    outcome = found.outcomes["repro"]["gradient checkpointing"]
+    assert [p.name for p in outcome.parts if p.differ] == ["gradients"]
+    assert outcome.first is not None
+    assert outcome.first.operator == "aten::mul.Tensor"
+
+
 def test_what_is_no_rounding_is_said():
     class Shifted(Model):
         def forward(self, input_ids, **more):

@@ -40,7 +40,7 @@ from pytest_udftorch.swap.contract.cuda_pools import (
     adaptive_max_pool2d_backward,
     max_pool2d_backward,
 )
-from pytest_udftorch.swap.contract.elements import pow_scalar, pow_scalar_, sqrt
+from pytest_udftorch.swap.contract.elements import arange_, pow_scalar, pow_scalar_, sqrt
 from pytest_udftorch.swap.contract.norms import (
     batch_norm,
     batch_norm_alone,
@@ -231,6 +231,7 @@ __all__ = [
     "addcmul",
     "addmm",
     "addmv",
+    "arange_",
     "attention",
     "attention_backward",
     "baddbmm",

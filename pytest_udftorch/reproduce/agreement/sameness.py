@@ -237,10 +237,10 @@ class _Search:
 
     def _first_backward(self, way: Way) -> First | None:
         """Return where the backward passes part, of ways that run the whole batch at once."""
-        pieces = self._advanced(way, 0, next)
-        if len(pieces) > 1:
+        (piece,) = self._advanced(way, 0, next)
+        if len(piece.rows) < self.one.batch:
             return None
-        cut = _whole_cut(self.one, pieces[0])
+        cut = _whole_cut(self.one, piece)
         own = recorded(lambda: _only(way.run(self.one)), cut)
         return first_parting(recorded(lambda: _only(step(self.one)), cut), own)
 
