@@ -258,3 +258,19 @@ def test_results_add_up_to_what_they_say():
     assert isinstance(found, Sameness)
     assert found.document()["verdict"] == found.verdict() == found.text().splitlines()[-1]
     assert "<table>" in found._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("Llama", []), ("Qwen2", []), ("Mistral", []), ("Mixtral", ["micro-batches"])],
+)
+def test_language_models_of_transformers_agree_under_repro(name, left):
+    """Mistral has a window that slides; Mixtral routes tokens, whose gradients are no tree."""
+    pytest.importorskip("transformers")
+    found = same(f"hf-tiny:{name}ForCausalLM", libraries=["repro"])
+    assert {"left padding", "packed by positions", "decoding in a static cache"} <= {*found.ways}
+    assert found.differing("repro") == left
+    for way in left:
+        parts = found.outcomes["repro"][way].parts
+        assert [part.name for part in parts if part.differ] == ["gradients"]
