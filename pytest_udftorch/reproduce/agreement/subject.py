@@ -188,16 +188,17 @@ class Subject:
 
         nn = torch.nn
         norms = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
-        dropouts = (
-            nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
-            nn.FeatureAlphaDropout,
-        )  # fmt: skip
+
+        def drops(module: Any, name: str) -> bool:
+            # torch's and others' layers call the share ``p``.
+            kind = type(module).__name__
+            return "drop" in name or (name == "p" and ("Drop" in kind or "Stochastic" in kind))
+
         kept = [
             (module, name, value)
             for module in self.model.modules()
             for name, value in vars(module).items()
-            if isinstance(value, float)
-            and ("drop" in name or (name == "p" and isinstance(module, dropouts)))
+            if isinstance(value, float) and drops(module, name)
         ]
         for module, name, _ in kept:
             setattr(module, name, 0.0)

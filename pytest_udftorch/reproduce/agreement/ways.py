@@ -367,6 +367,11 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def _has_static_cache(one: Subject) -> bool:
+    """Tell whether there is one cache; an encoder and a decoder have two."""
+    return one.cache in CACHES[:2] and one.sequence == "input_ids"
+
+
 def _masked(one: Subject) -> bool:
     return one.sequence == "input_ids" and one.takes("attention_mask")
 
@@ -398,7 +403,7 @@ WAYS: Final = (
     Way("packed by a mask", _packed_by_mask, lambda one: _packs(one, by_mask=True)),
     Way("prefill in chunks", _chunks, lambda one: one.cache is not None),
     Way("decoding", _decoding, lambda one: one.cache is not None),
-    Way("decoding in a static cache", _static, lambda one: one.cache in CACHES[:2]),
+    Way("decoding in a static cache", _static, _has_static_cache),
     Way("gradient checkpointing", _checkpointed, _checkpoints, compares_gradients=True),
     Way("micro-batches", _micro_batches, _in_tree, compares_gradients=True),
     Way("threads", _threads, lambda one: True),
