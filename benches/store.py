@@ -6,7 +6,7 @@
         [contract_small] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder]
         [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead] [sanitizers]
         [summation_trees] [switchboard] [taso_funnel] [fusion_plans] [recompilation]
-        [tiled_pipelines] [profile] [rewriting_gains] [pet_convolutions] [cuda_differences]
+        [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [contract_digests_cuda] [contract_digests_cuda_h100]
         [contract_ranks_cuda] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
@@ -116,7 +116,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "contract_operators", "contract_small", "float64_check",
+    "versions", "coverage", "contract_operators", "contract_small", "same", "float64_check",
     "rewriting_gains", "pet_convolutions", "first_hour",
 )  # fmt: skip
 LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")

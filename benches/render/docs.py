@@ -29,6 +29,7 @@ from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import house as render_house
 from benches.render import profile as render_profile
+from benches.render import same as render_same
 from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
@@ -1236,6 +1237,27 @@ def contract_operators(results: Results) -> str:
     return _with_source([said, "", *table(header, rows)], document)
 
 
+def same(results: Results) -> str:
+    """Return what ways agree, model by model."""
+    document = results["same"]
+    lines = [render_same.summary(document), "", *render_same.all_models(document)]
+    refused = render_same.refusals(document)
+    return _with_source([*lines, *(["", *refused] if refused else [])], document)
+
+
+def same_one(results: Results) -> str:
+    """Return the ways of one model under three libraries."""
+    document = results["same"]
+    return _with_source(render_same.one_model(document), document)
+
+
+def same_short(results: Results) -> str:
+    """Return the ways of one model in which stock differs, and the sum over all models."""
+    document = results["same"]
+    lines = [*render_same.where_stock_differs(document), "", render_same.summary(document)]
+    return "\n".join([*lines, ""])
+
+
 def contract_speed(results: Results) -> str:
     """Return the speed of the contract's operators and of training steps as shares of stock's."""
     documents = [results[name] for name in _CONTRACT_SPEEDS if results.has(name)]
@@ -1658,6 +1680,9 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_small": contract_small,
+    "same": same,
+    "same_one": same_one,
+    "same_short": same_short,
     "contract_speed": contract_speed,
     "contract_platforms": contract_platforms,
     "contract_opponents": contract_opponents,

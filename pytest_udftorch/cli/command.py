@@ -28,6 +28,7 @@ from pytest_udftorch.cli import (
     record,
     report,
     run,
+    same,
     sensitivity,
     setup,
     tolerance,
@@ -44,7 +45,7 @@ VERBS: Final[dict[str, tuple[Callable[[Subparsers], None], ...]]] = {
     "watch": (report.add, compare.add),
     "prove": (verify.add, certificate.add),
     "measure": (bench.add,),
-    "reproduce": (record.add, order.add),
+    "reproduce": (same.add, record.add, order.add),
     "diagnose": (diff.add, blame.add, sensitivity.add, tolerance.add),
 }
 
@@ -64,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         table = "\n".join(f"{word:9}  {verb:11}  {text}" for word, verb, text in self.rows)
-        return f"{self.format_usage()}\n{self.description}\n\n{table}\n\n{_END}"
+        return f"{self.format_usage()}{self.description}\n\n{table}\n\n{_END}"
 
 
 class _Group:

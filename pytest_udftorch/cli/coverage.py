@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.cli.subject import SUBJECTS
 from pytest_udftorch.diagnose.runs.source import check_function
 
 
@@ -22,7 +23,8 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "model",
         metavar="FILE:FUNCTION",
-        help="a function that returns a callable, which is the run, or a model and its inputs",
+        help="a function that returns a callable, which is the run, or a model and its inputs; or "
+        f"{SUBJECTS}",
     )
     parser.add_argument(
         "--compiled",

@@ -14,6 +14,9 @@ from pytest_udftorch.swap.library.description import find_library
 if TYPE_CHECKING:
     from pytest_udftorch.diagnose.runs.other_process import Subject
 
+#: The models that need no file, as help texts name them.
+SUBJECTS: Final = "hf-tiny:CLASS, hf:DIR, timm:NAME, torchvision:NAME"
+
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a model or a script is run."""
@@ -32,8 +35,8 @@ def add_subject(parser: argparse.ArgumentParser, optional: bool = False) -> None
     parser.add_argument(
         "run_of",
         metavar="FILE:FUNCTION or FILE",
-        help="a function that returns a callable, which is the run, or a model and its inputs; or "
-        "a script",
+        help="a function that returns a callable, which is the run, or a model and its inputs; a "
+        f"script; or {SUBJECTS}",
         **({"nargs": "?"} if optional else {}),  # type: ignore[arg-type]
     )
     parser.add_argument(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.plugin.golden import GoldenValues
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switcher import Switcher
+    from pytest_udftorch.reproduce.agreement.result import Sameness
     from pytest_udftorch.reproduce.order.invariance import Invariance
     from pytest_udftorch.reproduce.order.tree import SummationTree
     from pytest_udftorch.swap.library.description import UdfLibrary
@@ -75,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
+    if options.models and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args.clear()
     if options.libraries:
         switcher = _switcher(config)
         if options.profile is not None and not switcher.dry:
@@ -124,6 +127,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     switcher = _switcher_for(metafunc.definition)
     if switcher is not None:
         switcher.tests.parametrize(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the tests of ``--udf-model``, which no file holds."""
+    options = config.stash[_OPTIONS]
+    if options.models:
+        from pytest_udftorch.plugin.model import collected
+
+        items += collected(session, options.models)
 
 
 # Innermost, so that --last-failed and others see the items under their final ids.
@@ -269,6 +284,17 @@ def udf_golden(request: pytest.FixtureRequest) -> GoldenValues:
     session = None if switcher is None else switcher.session
     library = "stock" if session is None else session.library.name
     return GoldenValues(request.node, library, update=request.config.stash[_OPTIONS].golden_update)
+
+
+@pytest.fixture(scope="session")
+def udf_same() -> Callable[..., Sameness]:
+    """Assert that ways of running a model give the same bits: ``udf_same(model, inputs)``.
+
+    They run under the library of the test. See :func:`pytest_udftorch.plugin.model.assert_same`.
+    """
+    from pytest_udftorch.plugin.model import assert_same
+
+    return assert_same
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ class Options:
         storage: the folder of baselines, as an absolute path.
         composites: whether activations are correctly rounded as a whole.
         golden_update: whether the fixture ``udf_golden`` stores values instead of checking them.
+        models: the subjects whose ways of running are tested, as ``udftorch same`` names them.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -63,6 +64,7 @@ class Options:
     compare_fail: tuple[str, ...] = ()
     storage: Path = Path()
     golden_update: bool = False
+    models: tuple[str, ...] = ()
 
     @property
     def guarded(self) -> bool:
@@ -147,6 +149,14 @@ def add_options(parser: pytest.Parser) -> None:
             help=f"error: fail a test in which an operator makes {what} out of numbers, and name "
             "it, its layer and the values. Turns --udf-profile on. Default: ignore.",
         )
+    group.addoption(
+        "--udf-model",
+        action="append",
+        metavar="SUBJECT",
+        help="Test that the ways of running this model agree, without a test file: "
+        "hf-tiny:CLASS, hf:DIR, timm:NAME, torchvision:NAME or model.py:make. Tests in files run "
+        "too if their paths are given.",
+    )
     _add_baseline_options(group)
     parser.addini("udf_storage", "as --udf-storage, relative to the ini file", default="")
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
@@ -278,6 +288,7 @@ def freeze(config: pytest.Config) -> Options:
         composites=bool(_given(config, "udf_composites")),
         failing=failing,
         coverage=coverage,
+        models=tuple(config.getoption("udf_model") or ()),
         **baseline,
     )
 

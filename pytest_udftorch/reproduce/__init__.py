@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from pytest_udftorch.base.package import names_from
 
 if TYPE_CHECKING:
+    from pytest_udftorch.reproduce.agreement.result import Sameness as Sameness
+    from pytest_udftorch.reproduce.agreement.sameness import same as same
     from pytest_udftorch.reproduce.order.invariance import Invariance as Invariance
     from pytest_udftorch.reproduce.order.invariance import (
         assert_batch_invariant as assert_batch_invariant,
@@ -23,6 +25,8 @@ else:
     __all__, __getattr__, __dir__ = names_from(
         __name__,
         {
+            "reproduce.agreement.result": ["Sameness"],
+            "reproduce.agreement.sameness": ["same"],
             "reproduce.order.invariance": [
                 "Invariance",
                 "assert_batch_invariant",

@@ -65,7 +65,7 @@ def test_every_option_and_ini_value_is_documented(suite):
     help_text = suite.run("--help").stdout.str()
     options = set(re.findall(r"^  (--udf-[a-z-]+=?)", help_text, re.M))
     values = set(re.findall(r"^  (udf_[a-z_]+) \(", help_text, re.M))
-    assert len(options) == 17
+    assert len(options) == 18
     assert len(values) == 12
     for name in options:
         assert f"`{name}" in text

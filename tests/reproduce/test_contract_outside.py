@@ -156,7 +156,7 @@ def test_tried_operators_give_the_same_bits_with_another_number_of_threads():
 
 
 def test_the_comparison_sees_an_operator_that_does_not():
-    calls = {"arange": lambda x, g: torch.arange(0.1, 0.1 + 0.3 * len(x), 0.3)}
+    calls = {"nansum": lambda x, g: torch.nansum(x)}
     assert tried(1, calls) != tried(2, calls)
 
 
@@ -244,7 +244,7 @@ def test_a_gradient_that_is_outside_is_refused_in_the_backward_pass():
         (lambda: random(9).double().sum(), "aten::sum", "float64 numbers"),
         (lambda: random(9).sum(dtype=torch.float64), "aten::sum", "no order for these"),
         (lambda: random(2, 2).double() @ random(2, 2).double(), "aten::mm", "float64"),
-        (lambda: torch.arange(0.1, 3, 0.3), "aten::arange", "no such operator"),
+        (lambda: random(9).nansum(), "aten::nansum", "no such operator"),
         (lambda: random(9).cumprod(0), "aten::cumprod", "no such operator"),
         (lambda: torch.cdist(random(2, 3), random(2, 3)), "_cdist_forward", "no such operator"),
         (lambda: random(4).scatter_reduce(0, torch.zeros(4).long(), random(4), "sum"),

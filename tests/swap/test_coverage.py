@@ -333,7 +333,7 @@ def test_the_command_prints_and_stores(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("where", "text", "says"),
     [
-        ("model.py", MODEL, "does not name a file and a function"),
+        ("model.py", MODEL, "names no model. Write model.py:make"),
         ("model.py:nothing", MODEL, "has no function 'nothing'"),
         ("other.py:make", MODEL, "no Python file"),
         ("model.py:make", "make = 1 / 0", "cannot be imported: ZeroDivisionError"),

@@ -470,7 +470,9 @@ def test_each_overload_is_called_here_or_marked_unknown(watched):
 #: Operator with a kernel of the contract -> the scalar loop that is its reference, in
 #: ``native/operator``, or what it is made of that has one.
 LOOPS = {
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"), "mm"),
+    **dict.fromkeys(
+        ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "_grouped_mm"), "mm"
+    ),
     "convolution": "convolution", "convolution_backward": "weight_gradient",
     **dict.fromkeys(("sum", "mean"), "sums"), "cumsum": "prefixes", "prod": "prod",
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), "var"),

@@ -40,7 +40,7 @@ from pytest_udftorch.swap.contract.cuda_pools import (
     adaptive_max_pool2d_backward,
     max_pool2d_backward,
 )
-from pytest_udftorch.swap.contract.elements import pow_scalar, pow_scalar_, sqrt
+from pytest_udftorch.swap.contract.elements import arange_, pow_scalar, pow_scalar_, sqrt
 from pytest_udftorch.swap.contract.norms import (
     batch_norm,
     batch_norm_alone,
@@ -68,6 +68,7 @@ from pytest_udftorch.swap.contract.products import (
     convolution,
     convolution_backward,
     dot,
+    grouped_mm,
     laid_out,
     mm,
     mv,
@@ -235,6 +236,7 @@ __all__ = [
     "addcmul",
     "addmm",
     "addmv",
+    "arange_",
     "attention",
     "attention_backward",
     "baddbmm",
@@ -280,6 +282,7 @@ __all__ = [
     "fused_sgd_",
     "group_norm",
     "group_norm_backward",
+    "grouped_mm",
     "huber_loss",
     "index_add",
     "index_add_",

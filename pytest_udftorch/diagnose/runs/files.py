@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pytest_udftorch.diagnose.runs.models import named_model
 from pytest_udftorch.diagnose.runs.source import check_function, check_source, is_script
 from pytest_udftorch.errors import CoverageError, RunError
 
@@ -56,11 +57,19 @@ def load(where: str, arguments: Sequence[str] = ()) -> Callable[[], Any]:
 
 
 def load_make(where: str) -> Callable[[], Any]:
-    """Return the function that ``model.py:make`` names.
+    """Return the function that ``model.py:make`` names, or what makes a model with a name.
+
+    Models with names are ``hf-tiny:LlamaForCausalLM``, ``hf:DIR``, ``timm:NAME`` and
+    ``torchvision:NAME``; see :mod:`.models`.
 
     Raises:
         CoverageError: there is no such file or function.
+        PackageMissingError: the package that has the model is not installed.
+        RunError: the package has no such model.
     """
+    named = named_model(where)
+    if named is not None:
+        return named
     check_function(where)
     path, _, name = where.rpartition(":")
     make = getattr(_module(Path(path)), name, None)

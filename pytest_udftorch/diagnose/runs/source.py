@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_udftorch.diagnose.runs.models import NAMED
 from pytest_udftorch.errors import CoverageError, RunError, nearest
 
 
@@ -35,15 +36,18 @@ def check_source(where: str) -> None:
 
 
 def check_function(where: str) -> None:
-    """Refuse ``model.py:make`` unless the source may bind that name.
+    """Refuse ``model.py:make`` unless the source may bind that name; other names of models pass.
 
     Raises:
         CoverageError: there is no such file or function, or the file is no Python.
     """
+    if where.partition(":")[0] in NAMED:
+        return
     text, colon, name = where.rpartition(":")
     if not colon or not name.isidentifier():
         raise CoverageError(
-            f"{where!r} does not name a file and a function in it. Write model.py:make."
+            f"{where!r} names no model. Write model.py:make, a file and a function in it, or "
+            f"{', '.join(f'{word}:NAME' for word in NAMED)}."
         )
     path = Path(text)
     if not path.is_file():

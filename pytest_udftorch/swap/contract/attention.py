@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as products and a softmax of docs/reproduce/contract.md."""
+"""Attention as products and a softmax of docs/reproduce/contract.md.
+
+A sum over keys begins at the first key that its row sees, and not at keys that a mask hides before
+it. So a sequence has the same bits wherever it lies: behind padding, behind others in a packed row,
+or in a window that slides. Hidden keys behind those that a row sees add zeros at the end of the
+tree, which change nothing.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.swap.contract.layouts import spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.sums import over
+
+#: What a mask of numbers adds to a score at most to hide the key: the least number of half.
+_HIDDEN: Final = -65504.0
+
+#: So many rows are multiplied one by one, each with its own terms.
+_FEW: Final = 4
 
 
 def taken(query: Any, key: Any, value: Any, dropout_p: float, mask: Any = None) -> bool:
@@ -56,17 +68,107 @@ def _scores(query: Any, key: Any, is_causal: bool, mask: Any, scale: Any) -> tup
     return scores, factor
 
 
-def _weights(scores: Any) -> tuple[Any, Any]:
-    """Return the softmax of rows, and the logarithms of their sums of exponentials.
+def _exponentials(scores: Any) -> tuple[Any, Any]:
+    """Return e to the scores less the largest of their row, and that, which is 0 if all are -inf.
 
     A row in which everything is masked has weights of 0.
     """
     largest = scores.amax(-1, keepdim=True)
     largest.masked_fill_(largest == -math.inf, 0.0)
-    e = (scores - largest).exp_()
-    total = over(e, [-1], keep=True)
-    logs = total.log().add_(largest).squeeze(-1)
-    return e.div_(total.masked_fill(total == 0, 1.0)), logs
+    return (scores - largest).exp_(), largest
+
+
+def _seen(e: Any, mask: Any) -> Any:
+    """Return which keys each row sees; None if there is no mask.
+
+    A key is seen if the mask allows it, or if its exponential is not zero.
+    """
+    import torch
+
+    if mask is None or mask.shape[-1] < 2:
+        return None
+    allowed = mask if mask.dtype is torch.bool else mask > _HIDDEN
+    return allowed | (e != 0)
+
+
+def _first(seen: Any) -> Any:
+    """Return, for each row, the first key that it sees; None if each sees the first of all."""
+    import torch
+
+    if seen is None:
+        return None
+    first = seen.to(torch.uint8).argmax(-1)
+    return first if _captures(seen) or bool(first.any()) else None
+
+
+def _first_queries(seen: Any, first: Any) -> Any:
+    """Return where sums over queries begin, for each key; None if they begin at the first.
+
+    Where queries and keys are one sequence, they begin where a row's sum over keys does, unless an
+    earlier query sees the key.
+    """
+    import torch
+
+    if first is None or seen.shape[-2] != seen.shape[-1]:
+        return None
+    return torch.minimum(first, seen.mT.to(torch.uint8).argmax(-1))
+
+
+def _captures(x: Any) -> bool:
+    """Tell whether a CUDA graph is being captured, so that no number can be asked for."""
+    import torch
+
+    return bool(x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _from_first(rows: Any, first: Any) -> Any:
+    """Return rows that begin at their first term, with zeros behind the last."""
+    import torch
+
+    size = rows.shape[-1]
+    places = torch.arange(size, device=rows.device) + first.unsqueeze(-1)
+    found = rows.gather(-1, places.clamp(max=size - 1))
+    return found.masked_fill_(places >= size, 0.0)
+
+
+def _sum(rows: Any, first: Any) -> Any:
+    return over(rows if first is None else _from_first(rows, first), [-1], keep=True)
+
+
+def _product_from(a: Any, b: Any, first: Any) -> Any:
+    """Return products of matrices in which each row of ``a`` begins at its first term.
+
+    Rows that begin at the same term are multiplied together.
+    """
+    if first is None:
+        return _product(a, b)
+    if a.shape[-2] <= _FEW or _captures(a):
+        return _products_of_rows(a, b, first)
+    flat_a, flat_b = a.flatten(0, 1), b.flatten(0, 1)
+    flat_first = first.flatten(0, 1)
+    found = a.new_empty(*flat_a.shape[:-1], b.shape[-1])
+    for start in flat_first.unique().tolist():
+        chosen = flat_first == start
+        if bool((chosen == chosen[:1]).all()):
+            parts = [slice(None)]
+        else:
+            parts = [slice(n, n + 1) for n in chosen.any(1).nonzero()[:, 0].tolist()]
+        for part in parts:
+            rows = chosen[part][0].nonzero()[:, 0]
+            left = flat_a[part][:, rows, start:]
+            found[part, rows] = _product(left, flat_b[part, start:])
+    return found.view(*a.shape[:-1], b.shape[-1])
+
+
+def _products_of_rows(a: Any, b: Any, first: Any) -> Any:
+    """Return what :func:`_product_from` does, row by row, without asking for a number."""
+    import torch
+
+    size = a.shape[-1]
+    places = (torch.arange(size, device=a.device) + first.unsqueeze(-1)).clamp_(max=size - 1)
+    index = places.unsqueeze(-1).expand(*places.shape, b.shape[-1])
+    terms = b.unsqueeze(-3).expand(*places.shape[:-1], *b.shape[-2:]).gather(-2, index)
+    return _product(_from_first(a, first).unsqueeze(-2), terms).squeeze(-2)
 
 
 def attention(
@@ -80,9 +182,13 @@ def attention(
         return stock(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     heads = query.shape[1]
     scores = _scores(query, _shared(key, heads), is_causal, attn_mask, scale)[0]
-    weights, logs = _weights(scores)
+    e, largest = _exponentials(scores)
+    first = _first(_seen(e, attn_mask))
+    total = _sum(e, first)
+    logs = total.log().add_(largest).squeeze(-1)
+    weights = e.div_(total.masked_fill(total == 0, 1.0))
     # The layouts are those of the stock kernel, which callers that view the result rely on.
-    out = torch.empty_like(query).copy_(_product(weights, _shared(value, heads)))
+    out = torch.empty_like(query).copy_(_product_from(weights, _shared(value, heads), first))
     return out, logs.mT.contiguous().mT
 
 
@@ -98,12 +204,18 @@ def attention_backward(  # noqa: PLR0913
         )  # fmt: skip
     keys, values = (_shared(x, query.shape[1]) for x in (key, value))
     scores, factor = _scores(query, keys, is_causal, attn_mask, scale)
-    weights = _weights(scores)[0]
-    of_value = _product(weights.mT, grad_out)
+    e = _exponentials(scores)[0]
+    seen = _seen(e, attn_mask)
+    first = _first(seen)
+    own = _first_queries(seen, first)
+    total = _sum(e, first)
+    weights = e.div_(total.masked_fill(total == 0, 1.0))
+    of_value = _product_from(weights.mT, grad_out, own)
     of_weights = _product(grad_out, values.mT)
-    total = over(of_weights * weights, [-1], keep=True)
-    of_scores = of_weights.sub_(total).mul_(weights).mul_(factor)
-    found = (_product(of_scores, keys), _product(of_scores.mT, query), of_value)
+    weighted = _sum(of_weights * weights, first)
+    of_scores = of_weights.sub_(weighted).mul_(weights).mul_(factor)
+    of_query = _product_from(of_scores, keys, first)
+    found = (of_query, _product_from(of_scores.mT, query, own), of_value)
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 

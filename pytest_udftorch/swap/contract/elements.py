@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pytest_udftorch.swap.contract.native import contract
@@ -41,3 +42,20 @@ def pow_scalar_(self: Any, exponent: Any) -> Any:
         contract()  # kernels in C++ take calls once one is chosen
         return stock(self, exponent)
     return self.copy_(pow_scalar(self, exponent))
+
+
+def arange_(start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:
+    """Put ``start + i * step`` into ``out``, computed in float64 and rounded once to float32.
+
+    Stock adds within vectors, from where a thread's part begins. Whole numbers are stock's, and so
+    is what stock refuses.
+    """
+    import torch
+
+    numbers = (start, end, step)
+    plain = all(isinstance(n, int) or (isinstance(n, float) and n.is_integer()) for n in numbers)
+    if plain or step == 0 or (end - start) / step < 0 or not all(map(math.isfinite, numbers)):
+        return stock(start, end, step, out=out)
+    count = math.ceil((end - start) / step)
+    places = torch.arange(count, device=out.device).double()
+    return out.resize_(count).copy_(places.mul_(step).add_(start))

@@ -61,6 +61,53 @@ def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 
     return _plus(self, contract().products(batch1, batch2), beta, alpha)
 
 
+def grouped_mm(
+    self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    """Return the products of groups of rows, columns or terms, each with a matrix of its own.
+
+    ``offs`` says where groups end. Rows of no group are zeros; stock leaves them unwritten. 16 bits
+    are widened to float32, and each result is rounded once.
+    """
+    plain = bias is None and out_dtype in (None, self.dtype) and self.dtype is mat2.dtype
+    if not plain or not _groups_fit(self, mat2, offs):
+        return stock(self, mat2, offs, bias, out_dtype)
+    a, b = self.float(), mat2.float()
+    if offs is None:
+        return _padded(self, mat2, (self.shape[0],)).copy_(contract().products(a, b))
+    ends = offs.tolist()
+    of_terms = a.dim() == b.dim() == 2
+    out = _padded(self, mat2, (len(ends),) if of_terms else ())
+    for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if start >= end:
+            continue
+        if of_terms:
+            out[group] = contract().mm(a[:, start:end], b[start:end])
+        elif a.dim() == 2:  # groups of rows
+            out[start:end] = contract().mm(a[start:end], b[group])
+        else:  # of columns
+            out[:, start:end] = contract().mm(a[group], b[:, start:end])
+    return out
+
+
+def _groups_fit(a: Any, b: Any, offs: Any) -> bool:
+    """Tell whether grouped products are defined; the stock kernel has the words where not."""
+    if a.dim() not in (2, 3) or b.dim() not in (2, 3) or a.shape[-1] != b.shape[-2]:
+        return False
+    if offs is None:
+        return bool(a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0])
+    groups = {x.shape[0] for x in (a, b) if x.dim() == 3} or {offs.numel()}
+    return bool(a.dim() + b.dim() < 6 and offs.dim() == 1 and groups == {offs.numel()})
+
+
+def _padded(a: Any, b: Any, groups: tuple[int, ...]) -> Any:
+    """Return zeros for a product, whose rows begin at multiples of 16 bytes as stock's do."""
+    each = 16 // a.element_size()
+    columns = b.shape[-1]
+    zeros = a.new_zeros(*groups, a.shape[-2], -(-columns // each) * each)
+    return zeros[..., :columns]
+
+
 def dot(self: Any, tensor: Any) -> Any:
     """Return the product of two vectors."""
     # Zeros of a derivative in forward mode have no memory.

@@ -45,7 +45,7 @@ _MADE: Final = (
     _makes("zero", overwrites=True),
     _makes("zeros"),
     _makes("zeros_like"),
-    row("arange", Kind.MAKES, exact=True, rounds_if="fractions"),
+    row("arange", Kind.MAKES, exact=True, rounds_if="fractions", contract=Contract(Held.COMPOSED)),
     row("_efficientzerotensor", Kind.MAKES, exact=True),
     row("_nested_tensor_from_mask", Kind.MAKES),
     row("hamming_window", Kind.MAKES, "cos", leaf=True),

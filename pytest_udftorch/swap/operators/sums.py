@@ -51,8 +51,9 @@ _OF_PRODUCTS: Final = (
     row("mkldnn_convolution", _PRODUCTS),
     row("linear", _PRODUCTS),
     row("mkldnn_linear", _REDUCES),
-    # The last two are those of transformers.
-    row("_grouped_mm", _REDUCES, also="grouped_mm_fallback grouped_mm_fallback_backward"),
+    row("_grouped_mm", _REDUCES, contract=OWN_ON_CPU),
+    # Those of transformers, which call products.
+    row("grouped_mm_fallback", _REDUCES, also="grouped_mm_fallback_backward"),
 )
 
 #: Reductions.

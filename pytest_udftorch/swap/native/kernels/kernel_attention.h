@@ -67,11 +67,21 @@ bool isAttention(const Tensor &Q, const Tensor &K, const Tensor &V,
          !(isGiven(Mask) && Causal);
 }
 
+/// Whether a mask lets each row see the first key. The sums of other rows begin
+/// at the first key that they see: attention.py computes these.
+bool seesFirst(const Tensor &Mask) {
+  if (Mask.size(-1) < 2)
+    return true;
+  const Tensor First = Mask.select(-1, 0);
+  const bool IsBool = First.scalar_type() == at::kBool;
+  return (IsBool ? First : First.gt(-65504.0)).all().item<bool>();
+}
+
 /// Adds a mask to scores, or takes out what it does not allow; tells whether
 /// it is one that stock accepts, too.
 bool applyMask(Tensor &Scores, const Tensor &Mask) {
   if ((Mask.dim() != 2 && Mask.dim() != 4) ||
-      !spreads(Mask.sizes(), Scores.sizes()))
+      !spreads(Mask.sizes(), Scores.sizes()) || !seesFirst(Mask))
     return false;
   if (isPlain(Mask, at::kBool)) {
     Scores.masked_fill_(Mask.logical_not(), -INFINITY);

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ways of running a model agree: language models, encoders and networks for images.
+
+    python -m benches.experiments.same [--store FILE] [--budget SECONDS] [--only SUBJECT ...]
+
+``udftorch same`` runs each model under stock and under repro. A file that exists is continued: a
+model that is in it is not run again, unless ``--only`` names it. With a budget no further model is
+begun after so many seconds. The models need the extra ``models``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benches import stored
+from benches.experiments import command
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.reproduce import Sameness, same
+
+LIBRARIES: Final = ("std", "repro")
+
+#: Models that run under corem as well, for the table of the README.
+ALL_LIBRARIES: Final = ("hf-tiny:LlamaForCausalLM",)
+
+#: Language models of transformers, which have caches.
+CAUSAL: Final = (
+    "Llama", "Qwen2", "Qwen3", "Mistral", "Mixtral", "Phi3", "Gemma", "Gemma2", "GPT2LMHeadModel",
+    "GPTNeoX", "Olmo2", "Granite", "StableLm", "Starcoder2", "Cohere", "Falcon", "Bloom", "OPT",
+    "Phi", "GPTJ", "Gemma3", "Glm4", "Qwen2Moe", "Qwen3Moe", "Olmo", "Olmoe", "SmolLM3", "Exaone4",
+    "Ernie4_5", "GptOss", "DeepseekV3", "Nemotron", "Helium", "Cohere2", "GraniteMoe", "Persimmon",
+    "CodeGen", "GPTNeo", "GPTBigCode", "Mpt", "BioGpt", "XGLM", "Mamba", "Arcee", "Seed_Oss",
+)  # fmt: skip
+
+#: Encoders, and models of an encoder and a decoder.
+OTHERS: Final = (
+    "BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM", "ElectraForMaskedLM",
+    "ModernBertForMaskedLM", "T5ForConditionalGeneration", "BartForConditionalGeneration",
+    "ViTForImageClassification",
+)  # fmt: skip
+
+TIMM: Final = (
+    "vit_tiny_patch16_224", "convnext_atto", "mobilenetv3_small_050", "regnety_002",
+    "mobilevit_xxs", "xcit_nano_12_p16_224", "efficientvit_b0", "ghostnet_050", "tinynet_e",
+    "lcnet_035", "mixnet_s", "fbnetc_100", "semnasnet_050", "deit_tiny_patch16_224",
+    "edgenext_xx_small",
+)  # fmt: skip
+
+TORCHVISION: Final = (
+    "resnet18", "mobilenet_v2", "squeezenet1_1", "alexnet", "shufflenet_v2_x0_5", "mnasnet0_5",
+    "efficientnet_b0", "densenet121", "googlenet", "regnet_y_400mf", "mobilenet_v3_small",
+    "swin_t", "vgg11", "resnext50_32x4d", "convnext_tiny",
+)  # fmt: skip
+
+
+def _class(name: str) -> str:
+    return (
+        name if "For" in name or name.endswith("Model") else f"{name.replace('_', '')}ForCausalLM"
+    )
+
+
+def subjects() -> list[str]:
+    """Return every model, in an order in which a short budget has some of each kind."""
+    kinds = [
+        [f"hf-tiny:{_class(name)}" for name in CAUSAL],
+        [f"hf-tiny:{name}" for name in OTHERS],
+        [f"timm:{name}" for name in TIMM],
+        [f"torchvision:{name}" for name in TORCHVISION],
+    ]
+    found: list[str] = []
+    while any(kinds):
+        for kind, count in zip(kinds, (3, 1, 1, 1), strict=True):
+            found += kind[:count]
+            del kind[:count]
+    return found
+
+
+def row(found: Sameness, seconds: float) -> dict[str, Any]:
+    """Return what is stored of a model: what differs, and of what agrees the names."""
+    outcomes = {}
+    for library, ways in found.outcomes.items():
+        outcomes[library] = {
+            way: {
+                "failed": outcome.failed,
+                "far": outcome.far,
+                "first": None if outcome.first is None else list(outcome.first),
+                "parts": {p.name: [p.share, p.largest] for p in outcome.parts if p.differ},
+            }
+            for way, outcome in ways.items()
+            if not outcome.equal
+        }
+    return {
+        "subject": found.subject, "batch": found.batch, "length": found.length,
+        "ways": list(found.ways), "differ": outcomes, "seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def measure(subject: str) -> dict[str, Any]:
+    """Run a model in all its quick ways."""
+    began = time.monotonic()
+    libraries = (LIBRARIES[0], "corem", LIBRARIES[1]) if subject in ALL_LIBRARIES else LIBRARIES
+    try:
+        found = same(subject, libraries=libraries)
+    except UdfError as error:
+        return {"subject": subject, "refused": str(error).splitlines()[0]}
+    return row(found, time.monotonic() - began)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("same", __doc__)
+    parser.add_argument("--budget", type=float, metavar="SECONDS")
+    parser.add_argument("--only", nargs="+", metavar="SUBJECT", default=[])
+    options = parser.parse_args(arguments)
+    path: Path | None = options.store
+    rows = stored.load(path)["models"] if path is not None and path.exists() else []
+    done = {r["subject"]: r for r in rows if r["subject"] not in options.only}
+    end = None if options.budget is None else time.monotonic() + options.budget
+    for subject in options.only or subjects():
+        if subject in done:
+            continue
+        if end is not None and time.monotonic() > end:
+            break
+        done[subject] = measure(subject)
+        print(json.dumps(done[subject])[:400], flush=True)
+        rows = sorted(done.values(), key=lambda r: _place(r["subject"]))
+        command.store("same", options, {"models": rows})
+    return 0
+
+
+def _place(subject: str) -> int:
+    known = [*(f"hf-tiny:{_class(name)}" for name in CAUSAL), *(f"hf-tiny:{n}" for n in OTHERS),
+             *(f"timm:{n}" for n in TIMM), *(f"torchvision:{n}" for n in TORCHVISION)]  # fmt: skip
+    return known.index(subject) if subject in known else len(known)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

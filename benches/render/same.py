@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of ``benches/results/same.json``: which ways of running a model agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from benches.render.markdown import table
+
+#: The model of the README's table.
+SHOWN: Final = "hf-tiny:LlamaForCausalLM"
+
+#: Words of a kind of number.
+_WORDS: Final = {"logits": "logits", "log p": "log-probabilities", "gradients": "gradients"}
+
+
+def ran(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of the models that could be run."""
+    return [row for row in document["models"] if "refused" not in row]
+
+
+def said(outcome: Mapping[str, Any] | None) -> str:
+    """Return what came of a way: equal, or how much differs and by how much."""
+    if outcome is None:
+        return "equal"
+    if outcome["failed"]:
+        return "fails"
+    parts = [
+        f"{share:.1%} of {_WORDS[name]}, {largest:.1g}".replace("%", " %")
+        for name, (share, largest) in outcome["parts"].items()
+    ]
+    return ("(!) " if outcome["far"] else "") + "; ".join(parts)
+
+
+def one_model(document: Mapping[str, Any], subject: str = SHOWN) -> list[str]:
+    """Return the table of one model: way by library."""
+    (row,) = [r for r in ran(document) if r["subject"] == subject]
+    libraries = list(row["differ"])
+    rows = [
+        [way, *(said(row["differ"][library].get(way)) for library in libraries)]
+        for way in row["ways"]
+    ]
+    return table(["way", *libraries], rows)
+
+
+def where_stock_differs(document: Mapping[str, Any], subject: str = SHOWN) -> list[str]:
+    """Return the table of the ways of a model in which logits differ under stock."""
+    (row,) = [r for r in ran(document) if r["subject"] == subject]
+    libraries = list(row["differ"])
+
+    def short(library: str, way: str) -> str:
+        outcome = row["differ"][library].get(way)
+        parts = {} if outcome is None else outcome["parts"]
+        if "logits" not in parts:
+            return "equal"
+        share, largest = parts["logits"]
+        return f"{share:.0%} differ, by {largest:.0e}".replace("%", " %")
+
+    shown = [
+        [way, *(short(library, way) for library in libraries)]
+        for way in row["ways"]
+        if "logits" in row["differ"]["std"].get(way, {"parts": ()})["parts"]
+    ]
+    return table(["logits of a small Llama", *libraries], shown)
+
+
+def _named(outcomes: Mapping[str, Any]) -> str:
+    """Return ways that differ, each operator with those that part by it."""
+    by: dict[str, list[str]] = {}
+    for way, outcome in outcomes.items():
+        first = outcome["first"]
+        name = f"`{first[0]}`" if first else "fails" if outcome["failed"] else ""
+        far = " (!)" if outcome["far"] else ""
+        by.setdefault(name, []).append(f"{way}{far}")
+    return "; ".join(f"{', '.join(ways)}{f': {name}' if name else ''}" for name, ways in by.items())
+
+
+def all_models(document: Mapping[str, Any]) -> list[str]:
+    """Return the table of all models: how many ways agree, and what the others part by."""
+    rows = []
+    for row in ran(document):
+        counts = [
+            f"{len(row['ways']) - len(row['differ'][library])} of {len(row['ways'])}"
+            for library in ("std", "repro")
+        ]
+        rows.append([f"`{row['subject']}`", *counts, _named(row["differ"]["repro"])])
+    return table(["model", "std", "repro", "what differs under repro"], rows)
+
+
+def summary(document: Mapping[str, Any]) -> str:
+    """Return how many models agree in all their ways, in a sentence."""
+    rows = ran(document)
+    equal = [r for r in rows if not r["differ"]["repro"]]
+    gradients = [
+        r for r in rows
+        if r["differ"]["repro"]
+        and all(set(o["parts"]) == {"gradients"} for o in r["differ"]["repro"].values())
+    ]  # fmt: skip
+    ways = sum(len(r["ways"]) for r in rows)
+    stock = sum(len(r["differ"]["std"]) for r in rows)
+    ours = sum(len(r["differ"]["repro"]) for r in rows)
+    text = (
+        f"{len(rows)} models in {ways:,} ways: under stock {stock:,} differ from the evaluation of "
+        f"the whole batch, under `repro` {ours:,}. {len(equal)} models agree in all their ways "
+        "under `repro`"
+    )
+    if gradients:
+        text += f"; of {len(gradients)} more the gradients of micro-batches alone differ"
+    return f"{text}."
+
+
+def refusals(document: Mapping[str, Any]) -> Sequence[str]:
+    """Return a line for each model that could not be run."""
+    return [f"- `{r['subject']}`: {r['refused']}" for r in document["models"] if "refused" in r]

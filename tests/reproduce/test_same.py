@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``same`` and ``udftorch same``: what agrees, what is named, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from reproduce.small_language_model import Model, made
+from torch import nn
+
+from pytest_udftorch import cli
+from pytest_udftorch.errors import RunError
+from pytest_udftorch.reproduce import Sameness, same
+from pytest_udftorch.reproduce.agreement.ways import WAYS
+
+HERE = Path(__file__).parent
+SUBJECT = f"{HERE / 'small_language_model.py'}:make"
+
+
+class Twice(Model):
+    """Gives other logits in training, by an operator that is not in evaluation."""
+
+    def forward(self, *args, **more):
+        found = super().forward(*args, **more)
+        if self.training:
+            found["logits"] = found["logits"].mul(1.0000001)
+        return found
+
+
+def test_the_ways_of_a_language_model_are_found_and_agree_under_repro():
+    found = same(*made(), libraries=["repro"])
+    assert found.ways == (
+        "training forward", "batch 1", "batch 2", "batch 3", "permuted batch", "prefix",
+        "right padding", "left padding", "packed by a mask", "prefill in chunks", "decoding",
+        "micro-batches", "threads",
+    )  # fmt: skip
+    assert found.differing("repro") == []
+    assert found.equal
+    assert found.text().splitlines()[-1] == "under repro all 13 ways give the same bits."
+
+
+def test_a_difference_is_counted_and_its_operator_named():
+    found = same(*made(Twice), libraries=["repro"], ways=["training forward", "batch 1"])
+    assert found.differing("repro") == ["training forward"]
+    assert not found.equal
+    outcome = found.outcomes["repro"]["training forward"]
+    assert outcome.first == ("aten::mul.Tensor", "Twice")
+    logits, chances = outcome.parts
+    model, inputs = made(Twice)
+    with torch.no_grad():
+        plain = model(**inputs)["logits"]
+        other = plain.mul(1.0000001)
+    assert (logits.differ, logits.total) == (int((plain != other).sum()), plain.numel())
+    assert logits.largest == (plain.double() - other.double()).abs().max()
+    assert 0 < chances.differ <= chances.total == 4 * 64
+    assert "repro parts first by aten::mul.Tensor in Twice: training forward" in found.text()
+    assert (
+        found.text()
+        .splitlines()[-1]
+        .startswith("under repro 1 of 2 ways differ (training forward): in up to")
+    )
+
+
+def test_gradients_of_micro_batches_are_compared_and_added_in_the_tree():
+    found = same(*made(), libraries=["std", "repro"], ways=["micro-batches"])
+    (gradients,) = [
+        p for p in found.outcomes["std"]["micro-batches"].parts if p.name == "gradients"
+    ]
+    parameters = sum(p.numel() for p in made()[0].parameters())
+    assert 0 < gradients.differ < gradients.total <= parameters
+    assert found.outcomes["std"]["micro-batches"].first is None
+    assert "of the gradients, by up to" in found.verdict()
+    assert found.equal
+
+
+def test_a_fault_of_the_backward_pass_is_named_there():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.mul(1.0000001)
+
+    class Checkpoints(Model):
+        supports_gradient_checkpointing = True
+        checkpoints = False
+
+        def gradient_checkpointing_enable(self):
+            self.checkpoints = True
+
+        def gradient_checkpointing_disable(self):
+            self.checkpoints = False
+
+        def score(self, x):
+            return super().score(Doubled.apply(x) if self.checkpoints else x)
+
+    found = same(*made(Checkpoints), libraries=["repro"], ways=["gradient checkpointing"])
+    outcome = found.outcomes["repro"]["gradient checkpointing"]
+    assert [p.name for p in outcome.parts if p.differ] == ["gradients"]
+    assert outcome.first is not None
+    assert outcome.first.operator == "aten::mul.Tensor"
+
+
+def test_what_is_no_rounding_is_said():
+    class Shifted(Model):
+        def forward(self, input_ids, **more):
+            found = super().forward(input_ids, **more)
+            if len(input_ids) == 1:
+                found["logits"] = found["logits"] + 1
+            return found
+
+    found = same(*made(Shifted), libraries=["std"], ways=["batch 1"])
+    assert found.outcomes["std"]["batch 1"].far
+    assert "(!) differs by more than rounding explains" in found.text()
+
+
+def test_a_way_that_fails_is_reported_with_its_error():
+    class Narrow(Model):
+        def forward(self, input_ids, **more):
+            if len(input_ids) == 3:
+                raise ValueError("no batches of three")
+            return super().forward(input_ids, **more)
+
+    found = same(*made(Narrow), libraries=["std"], ways=["batch 3"])
+    assert found.outcomes["std"]["batch 3"].failed == "ValueError: no batches of three"
+    assert not found.equal
+    assert "batch 3 fails under std: ValueError: no batches of three" in found.text()
+
+
+def test_the_limit_leaves_ways_out_and_says_so():
+    found = same(*made(), libraries=["std"], ways=["batch 1"], limit=0)
+    assert found.outcomes["std"] == {}
+    assert not found.equal
+    assert "The limit left out, under std: batch 1." in found.text()
+
+
+def test_a_classifier_of_images_has_the_ways_of_a_batch():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5),
+        nn.LazyLinear(10),
+    )  # fmt: skip
+    found = same(model, torch.randn(4, 3, 8, 8), libraries=["repro"])
+    assert found.ways == (
+        "training forward", "batch 1", "batch 2", "batch 3", "permuted batch", "threads",
+    )  # fmt: skip
+    assert found.equal
+    assert not model.training
+    assert model[4].p == 0.5
+
+
+@pytest.mark.parametrize(
+    ("subject", "inputs", "message"),
+    [
+        (lambda x: x, torch.ones(2), "function is no module of torch"),
+        (nn.Linear(2, 2), (torch.ones(2, 2), torch.ones(3, 2)), "The inputs have [2, 3] rows"),
+        (nn.Linear(2, 2), torch.ones(1, 2), "A batch of one row agrees with itself"),
+        (nn.Flatten(0), torch.ones(2, 2), "Its first dimension has to be the batch"),
+        (nn.ReLU(), torch.ones(2, 2, dtype=torch.int64), "no tensor of floating-point numbers"),
+    ],
+)
+def test_what_has_no_ways_is_refused(subject, inputs, message):
+    with pytest.raises(RunError) as raised:
+        same(subject, inputs)
+    assert message in str(raised.value)
+
+
+def test_a_model_that_is_not_deterministic_is_refused():
+    class Random(Model):
+        def forward(self, *args, **more):
+            found = super().forward(*args, **more)
+            found["logits"] = found["logits"] + torch.rand(())
+            return found
+
+    with pytest.raises(RunError, match="other bits when it is run again in the same way"):
+        same(*made(Random), libraries=["std"])
+
+
+def test_the_verb_prints_stores_and_judges(tmp_path, capsys):
+    file = tmp_path / "same.json"
+    ways = ["--ways", "prefix,batch 1", "--quiet", "--store", str(file)]
+    assert cli.main(["same", SUBJECT, "--libraries", "std,repro", *ways]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1].endswith("under repro all 2 ways give the same bits.")
+    stored = json.loads(file.read_text())
+    assert stored["format"] == "udftorch-same-1"
+    assert stored["equal"] is True
+    assert list(stored["outcomes"]["repro"]) == ["batch 1", "prefix"]
+    assert stored["outcomes"]["repro"]["prefix"]["parts"][0]["total"] == 4 * 37 * 70
+
+
+def test_the_verb_fails_where_a_way_differs(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(
+        "from reproduce.small_language_model import made\n"
+        "from reproduce.test_same import Twice\n"
+        "def make():\n    return made(Twice)\n"
+    )
+    where = f"{tmp_path / 'model.py'}:make"
+    arguments = ["--libraries", "repro", "--ways", "training forward"]
+    assert cli.main(["same", where, *arguments]) == cli.FAILED
+    got = capsys.readouterr()
+    assert "aten::mul.Tensor in Twice" in got.out
+    assert "ways: 100%" in got.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([SUBJECT, "--ways", "batch 9"], "There is no way 'batch 9'. Did you mean"),
+        ([SUBJECT, "--ways", "right padding,GPU"], "cannot be run in the way 'GPU'"),
+        ([SUBJECT, "--dtype", "int8"], "int8 is no dtype of a model"),
+        ([SUBJECT, "--libraries", ","], "There is no library to run under"),
+        ([SUBJECT, "--libraries", "corm"], "corm"),
+        (["model"], "'model' names no model. Write model.py:make"),
+        (["torchvision:resnet81"], "torchvision has no classifier 'resnet81'"),
+        (["hf:/nowhere"], "is no folder of a checkpoint"),
+    ],
+)
+def test_mistakes_are_answered(arguments, message, capsys):
+    if torch.cuda.is_available() and "GPU" in message:
+        pytest.skip("this machine has the way")
+    assert cli.main(["same", *arguments, "--quiet"]) == cli.MISUSE
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    assert cli.main(["same", "timm:resnet18", "--quiet"]) == cli.MISUSE
+    said = capsys.readouterr().err
+    assert "udftorch same needs the package timm" in said
+    assert "pytest_udftorch[models]" in said
+
+
+@pytest.mark.parametrize("page", ["same.md", "on_policy.md"])
+def test_what_the_page_shows_runs(page):
+    text = (HERE.parents[1] / "docs" / "reproduce" / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+
+
+def test_the_page_names_every_way():
+    text = (HERE.parents[1] / "docs" / "reproduce" / "same.md").read_text()
+    listed = text.partition("## The ways")[2].partition("## In Python")[0]
+    for way in WAYS:
+        assert re.sub(r"^batch ([23])$", r"\1", way.name) in listed, way.name
+
+
+def test_results_add_up_to_what_they_say():
+    found = same(*made(), libraries=["std", "repro"], ways=["batch 1"])
+    assert isinstance(found, Sameness)
+    assert found.document()["verdict"] == found.verdict() == found.text().splitlines()[-1]
+    assert "<table>" in found._repr_html_()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("Llama", []), ("Qwen2", []), ("Mistral", []), ("Mixtral", ["micro-batches"])],
+)
+def test_language_models_of_transformers_agree_under_repro(name, left):
+    """Mistral has a window that slides; Mixtral routes tokens, whose gradients are no tree."""
+    pytest.importorskip("transformers")
+    found = same(f"hf-tiny:{name}ForCausalLM", libraries=["repro"])
+    assert {"left padding", "packed by positions", "decoding in a static cache"} <= {*found.ways}
+    assert found.differing("repro") == left
+    for way in left:
+        parts = found.outcomes["repro"][way].parts
+        assert [part.name for part in parts if part.differ] == ["gradients"]
