@@ -457,8 +457,19 @@ FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 def masks(*shape):
     mask = random(*shape, seed=9) > 0
-    mask[..., 0, :] = False
+    mask[..., 0] = True
     return mask, torch.where(mask, random(*shape, seed=8), -math.inf)
+
+
+def test_masks_that_hide_the_first_key_are_for_python():
+    """Sums over keys begin at the first key that a row sees, which loops of C++ do not."""
+    q, k, v = (random(2, 4, 6, 8, seed=s) for s in range(3))
+    seen, added = masks(6, 6)
+    check(getattr(aten, FLASH), q, k, v, 0.0, False, attn_mask=seen)
+    for mask in (seen, added):
+        hidden = mask.clone()
+        hidden[2, 0] = False if hidden.dtype is torch.bool else -math.inf
+        check(getattr(aten, FLASH), q, k, v, 0.0, False, attn_mask=hidden, taken=0)
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (4, 2), (6, 1)], ids=str)

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_udftorch import patched
 from pytest_udftorch.swap import coverage
 from pytest_udftorch.swap.cpu import attention, operators
+from pytest_udftorch.swap.cpu.operators import cpu_operators
 from pytest_udftorch.swap.overrides.switchboard import switchboard
 
 ATEN = torch.ops.aten
@@ -185,7 +186,9 @@ def test_the_public_function_is_wholly_swapped(dropout):
 def test_coverage_sees_attention_that_is_hidden(monkeypatch):
     query, key, value, _ = inputs(1, 4, 4, 20, 30, 16)
     monkeypatch.setattr(attention, "attention_kernels", lambda loops: {})
+    cpu_operators.forget()  # sessions keep what they made
     found = coverage(lambda: F.scaled_dot_product_attention(query, key, value))
+    cpu_operators.forget()
     assert found.share == 0.0
     with sdpa_kernel(SDPBackend.MATH):
         assert coverage(lambda: F.scaled_dot_product_attention(query, key, value)).share == 1.0

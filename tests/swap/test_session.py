@@ -355,6 +355,7 @@ def test_lower_cpu_capabilities(shifted, capability):
 def test_kernels_for_sve_are_refused(monkeypatch):
     # This CPU cannot make torch say so.
     monkeypatch.setattr(session_module, "torch_summary", lambda: ("2.15.0", "SVE256"))
+    monkeypatch.setattr(session_module, "_plans", OrderedDict())
     with (
         pytest.raises(CpuLevelError, match=r"its SVE256 kernels.*ATEN_CPU_CAPABILITY=default"),
         patched("corem", functions=("exp",)),

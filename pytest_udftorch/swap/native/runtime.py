@@ -345,6 +345,11 @@ class Packed:
         self.expected, self.desired, self.found = array(*expected), array(*desired), array()
         self.whole = bytes(self.expected)
 
+    def changed(self) -> list[int | None]:
+        """Return what each slot held that held something else; None for the others."""
+        pairs = zip(self.found, self.expected, strict=True)
+        return [value if value != before else None for value, before in pairs]
+
 
 class Cells:
     """Typed access to the functions of native/c/udfprof.h."""

@@ -65,6 +65,7 @@ def known_symbols(processor: Processor) -> dict[str, Symbol]:
 class _Step:
     """What leads from some layers to others: the exchange, and the binder's tables after it."""
 
+    slots: Sequence[Slot]
     packed: Packed
     ours: dict[Slot, int]
     stock: dict[Slot, int]
@@ -261,31 +262,46 @@ class Binder(Stacked[Mapping[str, int]]):
         return address
 
     def _apply(self) -> None:
+        changes = self._changes  # read first: another switch may come in at any line
         plain = not self._counted and not self._marking
         to = tuple(Same(layer) for _, layer in self._layers) if plain else None
         before, self._at = self._at, None
         if self._in_doubt or before is None or to is None:
-            self._change(to, None)
+            self._change(to, None, changes)
         elif before == to:
             self._at = to
         elif (step := self._steps.get((before, to))) is not None:
-            self._in_doubt = True
-            if self.native.exchange_packed(step.packed):
-                self._ours, self._stock = step.ours, step.stock
-                self._in_doubt, self._at = False, to
-            else:
-                self._change(to, None)
+            self._step(step, to, changes)
         else:
-            self._change(to, before)
+            self._change(to, before, changes)
 
-    def _change(self, to: tuple[Same, ...] | None, known: tuple[Same, ...] | None) -> None:
+    def _step(self, step: _Step, to: tuple[Same, ...], changes: int) -> None:
+        """Go from some layers to others as it was done before; see :meth:`_change`."""
+        self._in_doubt = True
+        expected = self.native.exchange_packed(step.packed)
+        if changes != self._changes:
+            return  # another switch came in between: it all begins anew, in doubt
+        self._ours, self._stock, self._in_doubt, self._at = step.ours, step.stock, False, to
+        if expected:
+            return
+        found, stock = step.packed.changed(), dict(step.stock)
+        foreign = [
+            slot for slot, value in zip(step.slots, found, strict=True)
+            if value is not None and self._rebind_changed(slot, value, step.ours.get(slot), stock)
+        ]  # fmt: skip
+        self._stock = stock
+        _refuse(foreign)
+
+    def _change(
+        self, to: tuple[Same, ...] | None, known: tuple[Same, ...] | None, changes: int
+    ) -> None:
         """Change the slots to what is wanted.
 
         Args:
             to: the layers, if they alone decide that.
             known: the layers that the slots are as now, if the change is to be remembered.
+            changes: how often layers were to be applied when this was decided.
         """
-        changes = self._changes
         wanted = self._wanted()
         if self._in_doubt:
             self._look()
@@ -320,16 +336,12 @@ class Binder(Stacked[Mapping[str, int]]):
         if found == expected:
             self._at = to
             if known is not None and to is not None:
-                self._steps[known, to] = _Step(Packed(change, expected, desired), ours, stock)
+                self._steps[known, to] = _Step(
+                    change, Packed(change, expected, desired), ours, stock
+                )
                 while len(self._steps) > _STEPS:
                     self._steps.popitem(last=False)
-        if foreign:
-            names = ", ".join(sorted({s.symbol for s in foreign}))
-            raise RestoreError(
-                f"Something else rebound {names} while a session was open. Those slots keep their "
-                "value; everything else was restored. Remove the other tool's hook before you open "
-                "the session, or open the session around it."
-            )
+        _refuse(foreign)
 
     def _look(self) -> None:
         """Find out from the slots what an interrupted change did."""
@@ -356,6 +368,17 @@ class Binder(Stacked[Mapping[str, int]]):
             stock[slot] = value
             self.native.exchange([slot], [value], [wanted])
         return False
+
+
+def _refuse(foreign: Sequence[Slot]) -> None:
+    """Raise an error for slots that another tool has rebound."""
+    if foreign:
+        names = ", ".join(sorted({s.symbol for s in foreign}))
+        raise RestoreError(
+            f"Something else rebound {names} while a session was open. Those slots keep their "
+            "value; everything else was restored. Remove the other tool's hook before you open "
+            "the session, or open the session around it."
+        )
 
 
 def slot_name(slot: Slot) -> str:
