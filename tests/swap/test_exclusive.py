@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -340,6 +341,7 @@ def test_an_operator_that_waits_too_long_goes_on_and_the_switch_says_so(librarie
                 time.sleep(0.01)
 
         monkeypatch.setattr(session, "_verify", slow)
+        monkeypatch.setattr("pytest_udftorch.swap.session.session._plans", OrderedDict())
         with pytest.raises(SessionBusyError, match="went on without it"):
             session.__enter__()
         assert not session.is_open
