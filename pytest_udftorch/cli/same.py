@@ -12,7 +12,7 @@ from pytest_udftorch.cli.status import FAILED, Subparsers
 from pytest_udftorch.cli.subject import SUBJECTS
 
 #: Packages that a subject needs beside torch, by the word before its colon.
-_NEEDS: Final = {"hf-tiny": "transformers", "hf": "transformers", "timm": "timm"}
+_NEEDS: Final = {"hf-tiny": "transformers", "timm": "timm"}
 
 
 def add(commands: Subparsers) -> None:
