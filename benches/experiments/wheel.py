@@ -36,7 +36,9 @@ from benches import stored
 
 ROOT = Path(__file__).parents[2]
 
-_SHIPPED = re.compile(r"/_prebuilt/(observer|gate|cpu_launch|cuda_launch|pack)-\w+/build\.json$")
+_SHIPPED = re.compile(
+    r"/_prebuilt/(observer|gate|switchboard|contract_kernels|pack)-\w+/build\.json$"
+)
 
 #: How often everything is installed and run.
 ROUNDS = 3
@@ -61,12 +63,13 @@ def contents(wheel: Path) -> dict[str, Any]:
 
 
 def shipped(wheel: Path) -> dict[str, list[str]]:
-    """Return which torches the observers, gates and launchers of a wheel are for."""
+    """Return which torches the observers, gates and switchboards of a wheel are for."""
     found: dict[str, set[str]] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if kind := re.search(
-                r"/_prebuilt/(observer|gate|cpu_launch|cuda_launch|pack)-\w+/build\.json$", name
+                r"/_prebuilt/(observer|gate|switchboard|contract_kernels|pack)-\w+/build\.json$",
+                name,
             ):
                 facts = json.loads(archive.read(name))
                 found.setdefault(kind[1], set()).add(facts.get("torch", name.split("/")[-2]))

@@ -1632,6 +1632,8 @@ def wheel(results: Results) -> str:
     facts, seconds = document["wheel"], document["seconds"]
     torches = ", ".join(v.partition("+")[0] for v in document["shipped"]["observer"])
     hidden = document["hidden"]
+    # Wheels from before the switchboard had a launcher for each device.
+    overrides = "switchboard" if "switchboard" in document["shipped"] else "launcher"
 
     def took(name: str) -> str:
         values = seconds[name]
@@ -1639,7 +1641,7 @@ def wheel(results: Results) -> str:
 
     rows = [
         ["the wheel", f"`{facts['file']}`, {facts['bytes'] / 2**20:.1f} MiB"],
-        ["observer, gate and launcher for torch", torches],
+        [f"observer, gate and {overrides} for torch", torches],
         ["`libdevice` of triton that the functions for GPUs are beside",
          str(len(document["shipped"]["pack"]))],
         ["from `pip install` to the first table, torch's download left out",

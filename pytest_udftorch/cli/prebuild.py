@@ -5,7 +5,7 @@
 
 writes a store (see ``swap.toolchain.wheel_builds``) of everything that a wheel holds. Each
 ``--torch`` names a folder with the headers of one torch, whose observer, gate, recorder and
-launchers are added: ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the
+switchboard are added: ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the
 ``libdevice.10.bc`` of a triton, into which the functions for GPUs are put.
 """
 

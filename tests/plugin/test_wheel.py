@@ -298,8 +298,8 @@ def test_the_wheel_keeps_its_tag_and_its_size(wheel):
     assert "more than 0.1" in small.stderr
 
 
-def test_every_torch_has_its_observer_its_gate_and_its_launcher(wheel):
-    kinds = ("observer", "gate", "cpu_launch", "cuda_launch")
+def test_every_torch_has_its_observer_its_gate_and_its_switchboard(wheel):
+    kinds = ("observer", "gate", "switchboard", "contract_kernels")
     found = {kind: set() for kind in kinds}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():

@@ -109,8 +109,8 @@ class Operator:
         name: its name.
         kernels: formulas, or kernels over rows, that compute its calls.
         overloads: the overloads that are overridden on CUDA.
-        launched: overload -> the type in ``cuda_launch.cpp`` that launches its kernel.
-        launched_on_cpu: the same of ``cpu_launch.cpp``.
+        launched: overload -> the type in ``cuda_kernels.h`` that launches its kernel.
+        launched_on_cpu: the same of ``cpu_kernels.h``.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Pointwise(Operator):
     has_scalars: bool = False
 
 
-#: The launchers of both devices, and one of them.
+#: The devices with kernels in C++: both, and one of them.
 BOTH: Final = ("cpu", "cuda")
 ON_CPU: Final = ("cpu",)
 ON_CUDA: Final = ("cuda",)
@@ -180,8 +180,8 @@ def pointwise(  # noqa: PLR0913 - the columns of a table
         out: likewise.
         inplace: likewise.
         foreach: likewise.
-        launched: the devices whose launchers in C++ have it.
-        signature: its arguments in the words of the launchers; by default a ``T`` for each tensor.
+        launched: the devices with a kernel of it in C++.
+        signature: its arguments in the words of those kernels; by default a ``T`` for each tensor.
     """
     functional = functional or name
     lists = (f"_foreach_{name}", f"_foreach_{name}_") if foreach else ()

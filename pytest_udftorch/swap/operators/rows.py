@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the operators of ATen: the only place where a fact of one is written.
 
-Reach, the contract, the error model, the recorder, the observer, the launchers and Inductor's
+Reach, the contract, the error model, the recorder, the observer, the switchboard and Inductor's
 changes read it. ``tests/swap/test_operator_rows.py`` holds each row to what the operator does.
 """
 
