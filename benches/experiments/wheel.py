@@ -67,10 +67,7 @@ def shipped(wheel: Path) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if kind := re.search(
-                r"/_prebuilt/(observer|gate|switchboard|contract_kernels|pack)-\w+/build\.json$",
-                name,
-            ):
+            if kind := _SHIPPED.search(name):
                 facts = json.loads(archive.read(name))
                 found.setdefault(kind[1], set()).add(facts.get("torch", name.split("/")[-2]))
     return {kind: sorted(torches) for kind, torches in sorted(found.items())}
