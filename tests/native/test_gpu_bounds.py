@@ -13,6 +13,7 @@ import re
 from itertools import pairwise
 
 import mpmath
+import numpy as np
 import pytest
 from bounds import as_gappa, gappa, largest, needs_gappa
 from mpmath import mpf
@@ -73,10 +74,14 @@ def polynomial_error(ours, series, rest, low, high):
     """
     size = max(len(ours), len(series))
     padded = ([mpf(c) for c in p] + [mpf(0)] * (size - len(p)) for p in (ours, series))
-    difference = [a - b for a, b in zip(*padded, strict=True)][::-1]
+    difference = [a - b for a, b in zip(*padded, strict=True)]
     points = 8 * size
     worst = max(
-        abs(mpmath.polyval(difference, (low + high + (high - low) * mpmath.cos(angle)) / 2))
+        abs(
+            np.polynomial.polynomial.polyval(
+                (low + high + (high - low) * mpmath.cos(angle)) / 2, difference
+            )
+        )
         for angle in (mpmath.pi * (2 * i + 1) / (2 * points) for i in range(points))
     )
     return worst / mpmath.cos(mpmath.pi * (size - 1) / (2 * points)) + rest

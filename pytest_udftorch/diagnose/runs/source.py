@@ -41,7 +41,8 @@ def check_function(where: str) -> None:
     Raises:
         CoverageError: there is no such file or function, or the file is no Python.
     """
-    if where.partition(":")[0] in NAMED:
+    word, _, rest = where.partition(":")
+    if word in NAMED and rest:
         return
     text, colon, name = where.rpartition(":")
     if not colon or not name.isidentifier():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from mpmath import mp, mpf
 
 HERE = Path(__file__).parent
@@ -46,7 +47,8 @@ def error_bits(coefficients: list[float]) -> int:
     worst = mpf(0)
     for i in range(20001):
         w = END * i / 20000
-        worst = max(worst, abs(mp.polyval([mpf(c) for c in coefficients[::-1]], w) / series(w) - 1))
+        value = np.polynomial.polynomial.polyval(w, [mpf(c) for c in coefficients])
+        worst = max(worst, abs(value / series(w) - 1))
     return int(mp.floor(-mp.log(2 * worst, 2)))
 
 

@@ -54,7 +54,7 @@ def coefficients(name: str, count: int) -> list[float]:
     middle = RADIUS**2 / 2
     nodes = [middle * (1 + mpmath.cos((2 * i + 1) * mpmath.pi / (2 * count))) for i in range(count)]
     rows = mpmath.matrix([[z**power for power in range(count)] for z in nodes])
-    values = mpmath.matrix([mpmath.polyval(SERIES[name][::-1], z) for z in nodes])
+    values = mpmath.matrix([np.polynomial.polynomial.polyval(z, SERIES[name]) for z in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 

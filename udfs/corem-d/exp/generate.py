@@ -43,8 +43,8 @@ def factor(after: int = 3, terms: int = TERMS) -> list[float]:
     """Return q with exp(r) = 1 + r + ... + r^after q(r): doubles, the constant term first."""
     nodes = [RADIUS * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * terms)) for i in range(terms)]
     rows = mpmath.matrix([[x**power for power in range(terms)] for x in nodes])
-    series = [1 / mpmath.factorial(n + after) for n in reversed(range(40))]
-    values = mpmath.matrix([mpmath.polyval(series, x) for x in nodes])
+    series = [1 / mpmath.factorial(n + after) for n in range(40)]
+    values = mpmath.matrix([np.polynomial.polynomial.polyval(x, series) for x in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 

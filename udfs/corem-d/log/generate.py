@@ -100,7 +100,7 @@ def cubic_factor(radius: mpf = RADIUS, terms: int = TERMS) -> list[float]:
     """Return q with log(1 + r) = r - r^2/2 + r^3 q(r): doubles, the constant term first."""
     nodes = [radius * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * terms)) for i in range(terms)]
     rows = mpmath.matrix([[x**power for power in range(terms)] for x in nodes])
-    values = mpmath.matrix([mpmath.polyval(TAYLOR[::-1], x) for x in nodes])
+    values = mpmath.matrix([np.polynomial.polynomial.polyval(x, TAYLOR) for x in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 
