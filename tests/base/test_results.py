@@ -131,7 +131,7 @@ def examples():
         Coverage((CoverageRow("aten::exp", "float32", 1, {"exp": 2}, {"exp": 2.0}),), {}, 1),
         prove.load_certificate(ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"),
         Sample("corem exp", 0.5, (Stratum("random", 9, 0, 0, 0.5, "0x0"),)), Repeated("exp", True),
-        Sameness("model.py:make", "float32", ("std",), ("batch 1",), {"std": {"batch 1": Way(())}}, 4),
+        Sameness("a.py:make", "float32", ("std",), ("batch 1",), {"std": {"batch 1": Way(())}}, 4),
         compare(figures), Invariance("trees", "", 3), Judgement(0.5, True, "cpu"), bits, digits,
         Blame("metric", ("std", "corem"), outcome, outcome, 3, (Cause((unit,), outcome),), outcome,
               True, 7),

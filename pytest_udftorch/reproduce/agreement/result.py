@@ -113,7 +113,7 @@ class Sameness(Result):
         notes = [*self._firsts(), *self._failures(), *self._left_out()]
         size = f"{self.batch} rows" + (f" of {self.length}" if self.length else "")
         head = f"{self.subject}, {self.dtype}, {size}: share that differs, and by how much"
-        return Shown(f"{head}\n", ("way", "of", *self.libraries), rows, [*notes, self.verdict()])
+        return Shown(head, ("way", "of", *self.libraries), rows, [*notes, self.verdict()])
 
     def _rows(self, way: str) -> list[list[str]]:
         names = list(
