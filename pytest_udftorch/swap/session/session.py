@@ -126,7 +126,8 @@ class Session(Result):
         composites: names of the activations that are whole functions.
         build: the compiled library, or None if no function is swapped; set on entry.
         reached: function -> symbol -> calls, as counted by the canary operators on entry; and
-            operator -> overload and dispatch key -> calls.
+            operator -> overload and dispatch key -> calls. A later session of the same selection
+            has what the first one of the process counted, and runs none of them.
         composite_build: the compiled library of the composites, or None; set on entry.
         cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
     """
