@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from pytest_udftorch import operator_udf, patched, stock
 from pytest_udftorch.swap.overrides import dispatcher
-from pytest_udftorch.swap.overrides.switchboard import native, places, switchboard
+from pytest_udftorch.swap.overrides.switchboard import native, switchboard
 
 X = torch.linspace(-3.0, 3.0, 8)
 M = torch.linspace(-1.0, 1.0, 16).reshape(4, 4)
@@ -49,16 +49,22 @@ def add_300(self):
 
 
 def test_every_override_of_a_shipped_library_has_its_board_from_the_first_session_on():
-    with patched("corem", functions=("exp",)):
-        pass
-    boards = set(switchboard._boards)
-    with patched("corem", composites=True), patched("repro"), patched("canary"):
-        for call in CALLS.values():
-            call()
-    assert set(switchboard._boards) == boards
-    assert boards <= set(places())
-    # Boards of a known C++ type cost little.
-    assert all(native().typed(name.encode()) for name, _ in boards)
+    """In a process of its own: a UDF of another test gets a board of its own."""
+    code = (
+        "import torch\n"
+        "from pytest_udftorch import patched\n"
+        "from pytest_udftorch.swap.overrides.switchboard import native, places, switchboard\n"
+        "with patched('corem', functions=('exp',)):\n"
+        "    pass\n"
+        "boards = set(switchboard._boards)\n"
+        "x = torch.linspace(-3, 3, 16).reshape(4, 4)\n"
+        "with patched('corem', composites=True), patched('repro'), patched('canary'):\n"
+        "    (torch.nn.functional.gelu(x @ x).softmax(0).half().exp().sum(), torch.randn(20))\n"
+        "assert set(switchboard._boards) == boards, set(switchboard._boards) - boards\n"
+        "assert boards <= set(places()), boards - set(places())\n"
+        "assert all(native().typed(name.encode()) for name, _ in boards)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_process_without_a_session_has_no_board():
