@@ -293,8 +293,8 @@ const std::map<std::string, void (*)(Overload &)> &makers() {
 extern "C" {
 
 /// The target of a board whose calls are run from here, above a target in
-/// Python; null with a message if there is none. \p Dtypes has a bit for each
-/// dtype that does not go to the stock kernel.
+/// Python; null if there is none. \p Dtypes has a bit for each dtype that does
+/// not go to the stock kernel.
 EXPORT void *udfcpu_target(void *On, void *InPython, uint32_t Dtypes) {
   auto Made = launched(*static_cast<Board *>(On),
                        *static_cast<Target *>(InPython), cpu::makers());
