@@ -24,6 +24,7 @@ from pytest_udftorch.swap.cpu.loops import Loops, torch_threads
 from pytest_udftorch.swap.cpu.operators import cpu_operators
 from pytest_udftorch.swap.native.runtime import address, load_built
 from pytest_udftorch.swap.overrides.switchboard import Target, switchboard
+from pytest_udftorch.swap.overrides.tape import recorded
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 
@@ -137,10 +138,15 @@ _NUMBERS: Final = {"float16": 5, "float32": 6, "bfloat16": 15}
 def above(target: Target, dtypes: Sequence[str]) -> Target:
     """Return what a board calls for a function of the contract: the attribute ``above`` of it.
 
+    On the CPU that is a kernel in C++, if it has one. On GPUs calls are recorded: what a function
+    does depends on the kinds of its arguments alone.
+
     Args:
         target: calls the function.
         dtypes: names of the dtypes of the UDF; none for all.
     """
+    if target.place[1] == "CUDA":
+        return recorded(target)
     if target.place[1] != "CPU" or direct.load() is None:
         return target
     # Numbers of rows may have any dtype, but none of them is a first argument.

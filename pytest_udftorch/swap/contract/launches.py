@@ -10,6 +10,7 @@ from typing import Any
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.cuda.launcher import on_device
+from pytest_udftorch.swap.overrides.tape import recording
 
 
 @functools.cache
@@ -91,7 +92,8 @@ class Launch:
         key = address & 15 == 0 or tuple(t is None or t.data_ptr() & 15 == 0 for t in tensors)
         found = self._found.get(key)
         if found is None:
-            self._found[key] = self._compiled(tensors, numbers)
+            found = self._found[key] = self._compiled(tensors, numbers)
+            self._record(found[0], tensors, numbers)
             return
         # This is how triton.runtime.jit launches a kernel that it finds in its cache.
         compiled, run, function, packed, rest, hooks = found
@@ -103,6 +105,11 @@ class Launch:
             metadata = compiled.launch_metadata(grid, current, *tensors, *numbers, *rest)
         run(self.programs, 1, 1, current, function, packed, metadata, enter, hooks.launch_exit_hook,
             *tensors, *numbers, *rest)  # fmt: skip
+        self._record(compiled, tensors, numbers)
+
+    def _record(self, compiled: Any, tensors: Sequence[Any], numbers: Sequence[Any]) -> None:
+        if tapes := recording():
+            tapes.launched(self.name, compiled, self.programs, (*tensors, *numbers))
 
     def _compiled(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """Compile and launch; return what a further launch needs."""

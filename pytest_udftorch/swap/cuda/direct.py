@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.overrides.switchboard import native
+from pytest_udftorch.swap.overrides.tape import is_unusual, word
 
 #: ``python`` launches every kernel from Python.
 VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
@@ -109,7 +109,7 @@ class Direct:
             constants: the compile-time arguments.
         """
         metadata = compiled.metadata
-        if any(getattr(metadata, n, 0) for n in _UNUSUAL) or getattr(metadata, "num_ctas", 1) != 1:
+        if is_unusual(metadata):
             self.drop()
             return
         counted, divisor = _COUNTED.get(kernel, ("", ""))
@@ -159,19 +159,10 @@ class Direct:
 #: The parameters that take the address of a row of ``counters``, or of tables that live on.
 _ROWS: Final = ("row", "seen", "table", "wide")
 
-#: What a kernel of Triton can ask for at its launch, and those of ``kernels`` do not.
-_UNUSUAL: Final = (
-    "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl",
-)  # fmt: skip
-
 
 def _word(argument: Any) -> int:
     """Return an argument as the 64 bits whose lower part the kernel reads."""
-    if isinstance(argument, float):
-        return int(struct.unpack("<I", struct.pack("<f", argument))[0])
-    if isinstance(argument, int):
-        return argument & 0xFFFFFFFFFFFFFFFF
-    return int(argument.data_ptr())
+    return word(argument) if isinstance(argument, int | float) else int(argument.data_ptr())
 
 
 _loaded: Direct | None = None

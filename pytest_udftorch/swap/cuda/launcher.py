@@ -16,6 +16,7 @@ from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.operators.calls import WHOLE
 from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.overrides.switchboard import switchboard
+from pytest_udftorch.swap.overrides.tape import recording
 from pytest_udftorch.swap.toolchain.libdevice import composites_for
 from pytest_udftorch.swap.toolchain.selection import Part
 
@@ -196,7 +197,7 @@ class Launcher:
                 self._check_once()
             options = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
             self._compile(key, kernel, grid, arguments, constants, options)
-            self._publish(key, kernel, arguments, constants)
+            self._publish(key, kernel, grid, arguments, constants)
             return
         # This is how triton.runtime.jit launches a kernel that it finds in its cache.
         hooks = self._hooks
@@ -210,17 +211,24 @@ class Launcher:
         )
         run(grid, 1, 1, stream, function, packed, metadata, enter, hooks.launch_exit_hook,
             *arguments, *rest)  # fmt: skip
-        self._publish(key, kernel, arguments, constants)
+        self._publish(key, kernel, grid, arguments, constants)
 
     def _publish(
-        self, key: Any, kernel: str, arguments: tuple[Any, ...], constants: dict[str, Any]
-    ) -> None:
-        """Tell C++ about a launch that it could have made itself."""
-        if self.direct is None or self._checking or not self.direct.pending():
+        self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Tell C++ about a launch that it could have made itself, and tapes about any."""
+        if self.direct is None or self._checking:
+            return
+        tapes, pending = recording(), self.direct.pending()
+        if not pending and tapes is None:
             return
         compiled = self._launchers[key][1][0]
         name = constants.get("F") or f"{'log_' if constants.get('LOG') else ''}{kernel}"
-        self.direct.publish(name, kernel, compiled, arguments, constants)
+        if tapes is not None:
+            tapes.launched(name, compiled, grid, arguments)
+        if pending:
+            self.direct.publish(name, kernel, compiled, arguments, constants)
 
     def _compile(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
                  constants: dict[str, Any], options: dict[str, int]) -> None:  # fmt: skip

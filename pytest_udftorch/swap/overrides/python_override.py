@@ -12,7 +12,8 @@ from pytest_udftorch.errors import OperatorError, SessionStateError
 from pytest_udftorch.swap.native.runtime import runtime
 from pytest_udftorch.swap.overrides.dispatcher import Frame, Role, Spec, thread
 from pytest_udftorch.swap.overrides.schemas import overload, schema, written_keyword
-from pytest_udftorch.swap.overrides.switchboard import Target, stock_kernel, switchboard
+from pytest_udftorch.swap.overrides.switchboard import Target, native, stock_kernel, switchboard
+from pytest_udftorch.swap.overrides.tape import recording
 
 # A union of types is made anew wherever it stands.
 _NUMBERS: Final = (int, float, complex)
@@ -39,9 +40,11 @@ def stock(*args: Any, **kwargs: Any) -> Any:
         )
     frame = thread.frames[-1]
     before, frame.stock = frame.stock, True
+    paused = native().pause(1)
     try:
         return frame.override.author_stock(*args, **kwargs)
     finally:
+        native().pause(paused)
         frame.stock = before
 
 
@@ -101,6 +104,8 @@ class PythonOverride:
                 args = _with_tensors(args, self._tensors_at)
                 break
         if self._stays(args, kwargs):
+            if tapes := recording():
+                tapes.stock()
             return self._stock(*args, **kwargs)
         match self.spec.role:
             case Role.FUNCTIONAL:

@@ -110,7 +110,7 @@ SWITCHBOARD: Final = TorchPart(
     source="switchboard.cpp",
     headers=(
         "board.h", "cpu_kernels.h", "cuda_kernels.h", "glibc.h", "kernel_of.h", "libstdcxx.h",
-        "overload.h", "python_kernel.h", "udfprof.h",
+        "overload.h", "python_kernel.h", "tape.h", "udfprof.h",
     ),
     what="the switchboard of operators",
     failed=_failed,
@@ -182,6 +182,10 @@ class _Native:
         self.mode = call("mode", ctypes.c_int, ctypes.c_int)
         self.mode_now = call("mode_now", ctypes.c_int)
         self.hits = call("hits", ctypes.c_uint64)
+        #: Leave calls of the kind that this thread's tape records to Python.
+        self.refuse = ctypes.PYFUNCTYPE(None, ctypes.c_char_p)(("udftape_refuse", lib))
+        #: Set whether this thread neither records nor plays tapes; returns what was set.
+        self.pause = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int)(("udftape_pause", lib))
 
 
 @functools.cache
@@ -194,6 +198,17 @@ def native() -> _Native:
         CacheError: the cache folder cannot be written.
     """
     return _Native(SWITCHBOARD.obtain())
+
+
+def _refusing(stock: Any) -> Any:
+    """Return what calls a stock kernel, which no tape can hold."""
+    kernel, refuse = stock.func, native().refuse
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        refuse(b"a stock kernel that is called inside")
+        return kernel(*args, **kwargs)
+
+    return functools.partial(call, *stock.args)
 
 
 class Switchboard:
@@ -247,7 +262,7 @@ class Switchboard:
                     f"{message.value.decode(errors='replace')}. Another tool may have registered "
                     "one."
                 )
-            found = self._boards.setdefault((name, key), Board(address, stock))
+            found = self._boards.setdefault((name, key), Board(address, _refusing(stock)))
         return found
 
     def stock(self, name: str, key: str) -> Callable[..., Any]:

@@ -20,8 +20,10 @@ from pytest_udftorch.swap.native.runtime import native_file
 from pytest_udftorch.swap.toolchain.compiler import Compiler, find_compiler, torch_flags
 from pytest_udftorch.swap.toolchain.job import Job, Step, available, obtain
 
+#: Classes of torch have other members without ``NDEBUG``, with which its wheels are built.
 _FLAGS: Final = (
-    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
+    "--driver-mode=g++", "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared",
+    "-fvisibility=hidden",
 )  # fmt: skip
 
 

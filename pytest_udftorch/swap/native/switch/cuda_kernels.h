@@ -207,6 +207,31 @@ Tensor allocate(const Driver &D, const Tensor &Like) {
   return at::empty_strided(Like.sizes(), Like.strides(), Like.options());
 }
 
+/// Launches on the current stream of a GPU. \p Parameters has room for two
+/// more.
+void launch(const Driver &D, void *Function, unsigned Programs,
+            unsigned Threads, unsigned Shared, c10::DeviceIndex Device,
+            void **Parameters, unsigned Count) {
+  // Triton's kernels end with two pointers that these do not use.
+  uint64_t None = 0;
+  Parameters[Count] = Parameters[Count + 1] = &None;
+  void *Context = nullptr;
+  check(D, D.Context(&Context), "cuCtxGetCurrent");
+  if (!Context) { // this thread has not called CUDA yet
+    check(D, D.Retain(&Context, Device), "cuDevicePrimaryCtxRetain");
+    check(D, D.SetContext(Context), "cuCtxSetCurrent");
+  }
+  static const c10::impl::DeviceGuardImplInterface *Guard =
+      c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+  const c10::Stream Stream =
+      Guard->getStream(c10::Device(c10::DeviceType::CUDA, Device));
+  check(D,
+        D.Launch(Function, Programs, 1, 1, Threads, 1, 1, Shared,
+                 D.NativeStream(&Stream), Parameters, nullptr),
+        "cuLaunchKernel");
+  Launches.fetch_add(1, std::memory_order_relaxed);
+}
+
 void launch(const Driver &D, const Entry &E, const Call &C,
             void *const *Pointers) {
   uint64_t Values[MostParameters];
@@ -234,29 +259,12 @@ void launch(const Driver &D, const Entry &E, const Call &C,
     // A parameter of 32 bits is the lower half.
     Parameters[I] = &Values[I];
   }
-  // Triton's kernels end with two pointers that these do not use.
-  uint64_t None = 0;
-  Parameters[E.Parameters] = Parameters[E.Parameters + 1] = &None;
   const auto Programs = static_cast<unsigned>((C.Elements + E.Divisor - 1) /
                                               E.Divisor * E.Factor * C.Times);
-
-  void *Context = nullptr;
-  check(D, D.Context(&Context), "cuCtxGetCurrent");
-  if (!Context) { // this thread has not called CUDA yet
-    check(D, D.Retain(&Context, C.K.Device), "cuDevicePrimaryCtxRetain");
-    check(D, D.SetContext(Context), "cuCtxSetCurrent");
-  }
-  static const c10::impl::DeviceGuardImplInterface *Guard =
-      c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
-  const c10::Stream Stream = Guard->getStream(c10::Device(
-      c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(C.K.Device)));
-  check(D,
-        D.Launch(E.Function, Programs, 1, 1, E.Threads, 1, 1, E.Shared,
-                 D.NativeStream(&Stream), Parameters, nullptr),
-        "cuLaunchKernel");
+  launch(D, E.Function, Programs, E.Threads, E.Shared,
+         static_cast<c10::DeviceIndex>(C.K.Device), Parameters, E.Parameters);
   if (!E.Ran->load(std::memory_order_relaxed))
     E.Ran->store(true, std::memory_order_relaxed);
-  Launches.fetch_add(1, std::memory_order_relaxed);
 }
 
 /// Launches, if a kernel for calls of this kind is known. C's key is finished.

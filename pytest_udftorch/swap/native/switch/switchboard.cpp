@@ -3,9 +3,10 @@
 //===----------------------------------------------------------------------===//
 //
 // The boards (board.h), their targets in Python (python_kernel.h) and in C++
-// (cpu_kernels.h, cuda_kernels.h), and the calls by which switchboard.py makes
-// and switches them. pytest_udftorch/swap/overrides/switchboard.py compiles
-// this file against the headers of the installed torch.
+// (cpu_kernels.h, cuda_kernels.h, tape.h), and the calls by which
+// switchboard.py makes and switches them.
+// pytest_udftorch/swap/overrides/switchboard.py compiles this file against the
+// headers of the installed torch.
 //
 // Everything here that can run a user's code is called with the lock of
 // Python's interpreter and without any other.
@@ -18,6 +19,7 @@
 #include "cpu_kernels.h"
 #include "cuda_kernels.h"
 #include "kernel_of.h"
+#include "tape.h"
 
 #include <pthread.h>
 

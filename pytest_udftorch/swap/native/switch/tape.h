@@ -1,0 +1,819 @@
+//===- tape.h - What a kernel in Python did, played again -----------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// A kernel in Python whose steps depend on nothing but the kinds of its
+// arguments (dtypes, sizes, strides, devices, alignment, numbers) calls the
+// same operators and launches the same kernels for equal kinds. The first calls
+// of a kind record these steps; later ones play them without Python and without
+// its lock.
+//
+// at::RecordFunction tells of the operators that the kernel calls, launches.py
+// and launcher.py of the kernels that it launches. What a tape cannot hold
+// refuses it, and calls of that kind stay in Python: a number read back from a
+// tensor, a tensor that no step made, a stock kernel called with other
+// arguments, an operator that another dtype would reach. A tape counts only
+// once two calls have recorded the same.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_TAPE_H
+#define UDFTORCH_TAPE_H
+
+#include "cuda_kernels.h"
+#include "python_kernel.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/SmallVector.h>
+#include <unordered_map>
+
+namespace {
+namespace tape {
+
+using c10::IValue;
+
+//===----------------------------------------------------------------------===//
+// Kinds of calls
+//===----------------------------------------------------------------------===//
+
+/// What tells kinds of calls apart, in words.
+using Words = c10::SmallVector<uint64_t, 96>;
+
+/// Raised when results of kernels may change for equal arguments.
+std::atomic<uint64_t> Generation{1};
+
+/// Describes the arguments of a call, and collects its tensors.
+class Description {
+public:
+  /// Device becomes that of the first tensor that is not on the CPU.
+  Description(c10::ArrayRef<IValue> Arguments) {
+    auto &Context = at::globalContext();
+    Of.push_back(Generation.load(std::memory_order_relaxed));
+    Of.push_back(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) |
+                 uint64_t(Context.deterministicAlgorithms()) << 8 |
+                 uint64_t(Context.deterministicFillUninitializedMemory()) << 9 |
+                 uint64_t(cuda::IsCounting.load(std::memory_order_relaxed))
+                     << 10 |
+                 uint64_t(Context.userEnabledCuDNN()) << 11 |
+                 autocast(c10::DeviceType::CUDA) << 16 |
+                 autocast(c10::DeviceType::CPU) << 32);
+    for (const IValue &V : Arguments)
+      add(V);
+  }
+
+  Words Of;
+  c10::SmallVector<Tensor, 8> Tensors; ///< each once
+  std::optional<c10::Device> Device;
+  bool Odd = false; ///< an argument that no tape knows
+
+private:
+  static uint64_t autocast(c10::DeviceType Type) {
+    return at::autocast::is_autocast_enabled(Type)
+               ? 1 + static_cast<uint64_t>(
+                         at::autocast::get_autocast_dtype(Type))
+               : 0;
+  }
+
+  void add(const IValue &V) {
+    if (V.isTensor()) {
+      add(V.toTensor());
+    } else if (V.isNone()) {
+      Of.push_back(1);
+    } else if (V.isInt()) {
+      Of.push_back(2);
+      Of.push_back(static_cast<uint64_t>(V.toInt()));
+    } else if (V.isDouble()) {
+      Of.push_back(3);
+      Of.push_back(std::bit_cast<uint64_t>(V.toDouble()));
+    } else if (V.isBool()) {
+      Of.push_back(4 + V.toBool());
+    } else if (V.isDevice()) {
+      Of.push_back(6);
+      Of.push_back(static_cast<uint64_t>(V.toDevice().type()) << 8 |
+                   static_cast<uint8_t>(V.toDevice().index()));
+    } else if (V.isString()) {
+      const auto Text = V.toStringView();
+      Of.push_back(11);
+      Of.push_back(Text.size());
+      for (char Each : Text)
+        Of.push_back(static_cast<unsigned char>(Each));
+    } else if (V.isList()) {
+      const auto List = V.toListRef();
+      Of.push_back(7);
+      Of.push_back(List.size());
+      for (const IValue &Item : List)
+        add(Item);
+    } else {
+      Odd = true;
+    }
+  }
+
+  void add(const Tensor &X) {
+    if (!X.defined()) {
+      Of.push_back(8);
+      return;
+    }
+    for (size_t I = 0; I < Tensors.size(); ++I)
+      if (Tensors[I].is_same(X)) {
+        Of.push_back(9);
+        Of.push_back(I);
+        return;
+      }
+    if (X.layout() != c10::kStrided || !X.has_storage() || hasNames(X) ||
+        X.key_set().has(c10::DispatchKey::Python) ||
+        X.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+      Odd = true;
+      return;
+    }
+    const auto Address = reinterpret_cast<uintptr_t>(X.const_data_ptr());
+    const auto Dims = static_cast<uint64_t>(X.dim());
+    const c10::Device On = X.device();
+    if (!Device && !On.is_cpu())
+      Device = On;
+    // A number that stands in place of a tensor goes to Python as its value.
+    if (X.unsafeGetTensorImpl()->is_wrapped_number())
+      Odd = true;
+    Of.push_back(10 | static_cast<uint64_t>(X.scalar_type()) << 8 |
+                 static_cast<uint64_t>(On.type()) << 16 |
+                 static_cast<uint64_t>(static_cast<uint8_t>(On.index())) << 24 |
+                 (Address & 15) << 32 | uint64_t(!Address) << 36 |
+                 uint64_t(X.is_conj()) << 37 | uint64_t(X.is_neg()) << 38 |
+                 uint64_t(X.requires_grad()) << 39 | Dims << 40);
+    for (uint64_t I = 0; I < Dims; ++I)
+      Of.push_back(static_cast<uint64_t>(X.size(static_cast<int64_t>(I))));
+    for (uint64_t I = 0; I < Dims; ++I)
+      Of.push_back(static_cast<uint64_t>(X.stride(static_cast<int64_t>(I))));
+    Tensors.push_back(X);
+  }
+};
+
+//===----------------------------------------------------------------------===//
+// Tapes
+//===----------------------------------------------------------------------===//
+
+/// An argument or a result: a value, or the tensors of slots.
+struct Operand {
+  enum Kind : uint8_t { Value, Slot, Slots, OptionalSlots } Is = Value;
+  IValue Constant;
+  std::vector<int> At; ///< -1 for None among several
+};
+
+/// A compiled kernel, launched. A word is the address of a tensor where At says
+/// so.
+struct Launch {
+  void *Function = nullptr;
+  unsigned Threads = 0, Shared = 0, Programs = 0;
+  std::vector<uint64_t> Words;
+  std::vector<int> At;
+  std::atomic<bool> *Ran = nullptr;
+};
+
+struct Step {
+  std::optional<OperatorHandle> Op; ///< none for a launch
+  std::vector<Operand> Given;
+  std::vector<Operand> Made; ///< slots alone
+  tape::Launch Launched;
+  std::vector<int> Dead; ///< slots that no later step reads
+};
+
+/// What a slot held when the tape was recorded.
+struct Seen {
+  c10::ScalarType Dtype;
+  int64_t Elements;
+};
+
+struct Tape {
+  std::vector<Step> Steps;
+  std::vector<Operand> Results;
+  std::vector<Seen> Slots;
+  size_t Inputs = 0;
+  bool IsStock = false; ///< the call goes to the stock kernel as it came
+};
+
+bool operator==(const Operand &A, const Operand &B) {
+  if (A.Is != B.Is || A.At != B.At)
+    return false;
+  const IValue &X = A.Constant, &Y = B.Constant;
+  if (X.isTensor() && Y.isTensor()) { // numbers in place of tensors
+    const Tensor &P = X.toTensor(), &Q = Y.toTensor();
+    if (!P.defined() || !Q.defined())
+      return P.defined() == Q.defined();
+    return P.scalar_type() == Q.scalar_type() &&
+           !std::memcmp(P.const_data_ptr(), Q.const_data_ptr(), P.itemsize());
+  }
+  if (X.isDouble() && Y.isDouble()) // NaN is NaN, 0 is not -0
+    return std::bit_cast<uint64_t>(X.toDouble()) ==
+           std::bit_cast<uint64_t>(Y.toDouble());
+  return X.tagKind() == Y.tagKind() && X == Y;
+}
+
+bool operator==(const Launch &A, const Launch &B) {
+  return A.Function == B.Function && A.Threads == B.Threads &&
+         A.Shared == B.Shared && A.Programs == B.Programs &&
+         A.Words == B.Words && A.At == B.At;
+}
+
+bool operator==(const Step &A, const Step &B) {
+  return A.Op.has_value() == B.Op.has_value() &&
+         (!A.Op || A.Op->operator_name() == B.Op->operator_name()) &&
+         A.Given == B.Given && A.Made == B.Made && A.Launched == B.Launched &&
+         A.Dead == B.Dead;
+}
+
+bool operator==(const Tape &A, const Tape &B) {
+  return A.IsStock == B.IsStock && A.Steps == B.Steps &&
+         A.Results == B.Results && A.Slots.size() == B.Slots.size();
+}
+
+//===----------------------------------------------------------------------===//
+// Recording
+//===----------------------------------------------------------------------===//
+
+/// While one lives, this thread's kernel in Python is recorded. Those that it
+/// calls through torch are steps of it, whatever they do inside.
+class Recording {
+public:
+  explicit Recording(const Description &D)
+      : Device(D.Device), Outer(Innermost) {
+    Made.Inputs = D.Tensors.size();
+    for (const Tensor &X : D.Tensors)
+      hold(X);
+    if (!at::isRecordFunctionEnabled())
+      refuse("torch follows no operators here");
+    if (!Callback)
+      Callback =
+          at::addThreadLocalCallback(at::RecordFunctionCallback(start, end)
+                                         .needsInputs(true)
+                                         .needsOutputs(true)
+                                         .scopes({at::RecordScope::FUNCTION}));
+    Innermost = this;
+  }
+  ~Recording() {
+    Innermost = Outer;
+    if (!Outer) {
+      at::removeCallback(Callback);
+      Callback = 0;
+    }
+  }
+  Recording(const Recording &) = delete;
+  Recording &operator=(const Recording &) = delete;
+
+  /// That of the kernel in Python that this thread is in, if the step that is
+  /// told of is its own.
+  static Recording *current() {
+    return Innermost && !Innermost->Depth ? Innermost : nullptr;
+  }
+
+  void refuse(const char *Reason) {
+    if (!Why && !Made.IsStock)
+      Why = Reason;
+  }
+  void stock() {
+    if (!Made.Steps.empty())
+      refuse("a stock kernel after other steps");
+    Made.IsStock = true;
+  }
+
+  void launch(Launch &&New) {
+    Step Next;
+    Next.Launched = std::move(New);
+    Made.Steps.push_back(std::move(Next));
+  }
+
+  /// The slot of a tensor, or -1.
+  int slot(const Tensor &X) {
+    const auto Found = SlotOf.find(X.unsafeGetTensorImpl());
+    if (Found != SlotOf.end())
+      return Found->second;
+    // What makes tensors in Python hands on a copy without memory of its own.
+    for (size_t I = Held.size(); I-- > 0;)
+      if (isCopy(Held[I], X)) {
+        Copies.push_back(X);
+        const int At = SlotOf.at(Held[I].unsafeGetTensorImpl());
+        SlotOf.emplace(X.unsafeGetTensorImpl(), At);
+        return At;
+      }
+    return -1;
+  }
+
+  /// The tape, once the kernel has returned \p Results; null if it was refused.
+  std::shared_ptr<const Tape> finish(c10::ArrayRef<IValue> Results) {
+    if (!Made.IsStock)
+      for (const IValue &V : Results)
+        Made.Results.push_back(operand(V));
+    if (Why)
+      return nullptr;
+    dropUnused();
+    return std::make_shared<Tape>(std::move(Made));
+  }
+
+  const char *Why = nullptr; ///< it was refused
+
+private:
+  static bool isCopy(const Tensor &X, const Tensor &Y) {
+    return X.has_storage() && Y.has_storage() &&
+           X.storage().is_alias_of(Y.storage()) &&
+           X.scalar_type() == Y.scalar_type() && X.sizes() == Y.sizes() &&
+           X.strides() == Y.strides() &&
+           X.storage_offset() == Y.storage_offset() &&
+           X.is_conj() == Y.is_conj() && X.is_neg() == Y.is_neg();
+  }
+
+  int hold(const Tensor &X) {
+    const auto [At, New] =
+        SlotOf.emplace(X.unsafeGetTensorImpl(), static_cast<int>(Held.size()));
+    if (New) {
+      Held.push_back(X);
+      Made.Slots.push_back({X.scalar_type(), X.numel()});
+    }
+    return At->second;
+  }
+
+  int known(const Tensor &X) {
+    const int Found = slot(X);
+    if (Found < 0)
+      refuse("a tensor that no step made");
+    return Found;
+  }
+
+  Operand operand(const IValue &V) {
+    Operand Found;
+    if (V.isTensor() && V.toTensor().defined()) {
+      const Tensor &X = V.toTensor();
+      if (slot(X) < 0 && X.unsafeGetTensorImpl()->is_wrapped_number()) {
+        Found.Constant = V;
+        return Found;
+      }
+      Found.Is = Operand::Slot;
+      Found.At = {known(X)};
+    } else if (V.isTensorList() || (V.isList() && holdsTensors(V))) {
+      Found.Is = V.isTensorList() ? Operand::Slots : Operand::OptionalSlots;
+      for (const IValue &Item : V.toListRef())
+        Found.At.push_back(Item.isTensor() && Item.toTensor().defined()
+                               ? known(Item.toTensor())
+                               : -1);
+    } else if (V.isGenerator() || V.isStorage() || V.isObject() ||
+               V.isPyObject() || V.isSymInt() || V.isSymFloat()) {
+      refuse("an argument that a tape cannot hold");
+    } else {
+      Found.Constant = V;
+    }
+    return Found;
+  }
+
+  static bool holdsTensors(const IValue &V) {
+    const auto Type = V.toList().elementType();
+    return Type->isSubtypeOf(
+        *c10::OptionalType::create(c10::TensorType::get()));
+  }
+
+  void begin(const at::RecordFunction &Fn) {
+    const auto Name = Fn.operator_name();
+    const auto Op =
+        Name ? c10::Dispatcher::singleton().findOp(*Name) : std::nullopt;
+    Step Next;
+    Next.Op = Op;
+    if (!Op || !Op->hasSchema())
+      refuse("a call that is no operator");
+    else if (Name->name == "aten::resize_" || Name->name == "aten::set_")
+      refuse("a tensor that changes its size");
+    else if (Name->name == "aten::lift_fresh")
+      refuse("a tensor that is made of Python's numbers");
+    for (const IValue &V : Fn.inputs())
+      Next.Given.push_back(operand(V));
+    if (Op && Op->hasSchema() &&
+        Next.Given.size() != Op->schema().arguments().size())
+      refuse("an operator whose arguments are not told");
+    Made.Steps.push_back(std::move(Next));
+  }
+
+  void finishStep(const at::RecordFunction &Fn) {
+    Step &Last = Made.Steps.back();
+    if (!Last.Op || !Last.Op->hasSchema())
+      return;
+    const auto Outputs = Fn.outputs();
+    if (Outputs.size() != Last.Op->schema().returns().size())
+      refuse("an operator that failed");
+    for (const IValue &V : Outputs) {
+      Operand Found;
+      if (V.isTensor()) {
+        Found.Is = Operand::Slot;
+        Found.At = {output(V.toTensor())};
+      } else if (V.isTensorList()) {
+        Found.Is = Operand::Slots;
+        for (const IValue &Item : V.toListRef())
+          Found.At.push_back(output(Item.toTensor()));
+      } else {
+        refuse("an operator that returns what is no tensor");
+      }
+      Last.Made.push_back(std::move(Found));
+    }
+  }
+
+  int output(const Tensor &X) {
+    if (!X.defined())
+      return -1;
+    if (Device && X.is_cpu())
+      refuse("a tensor that goes to the CPU");
+    return hold(X);
+  }
+
+  /// Whether a step only makes tensors.
+  static bool isPure(const Step &S) {
+    if (!S.Op || S.Op->hasTag(at::Tag::nondeterministic_seeded))
+      return false;
+    for (const auto &A : S.Op->schema().arguments())
+      if (A.alias_info() && A.alias_info()->isWrite())
+        return false;
+    return true;
+  }
+
+  template <class F> static void each(const std::vector<Operand> &All, F Do) {
+    for (const Operand &Each : All)
+      for (int At : Each.At)
+        if (At >= 0)
+          Do(At);
+  }
+
+  /// Drops steps whose results nobody reads, and notes when slots end.
+  void dropUnused() {
+    std::vector<bool> Read(Made.Slots.size());
+    const auto Use = [&](int At) { Read[static_cast<size_t>(At)] = true; };
+    each(Made.Results, Use);
+    std::vector<Step> Kept;
+    for (auto S = Made.Steps.rbegin(); S != Made.Steps.rend(); ++S) {
+      bool Needed = !isPure(*S);
+      each(S->Made, [&](int At) { Needed |= Read[static_cast<size_t>(At)]; });
+      if (!Needed)
+        continue;
+      const auto Last = [&](int At) {
+        if (!Read[static_cast<size_t>(At)] &&
+            static_cast<size_t>(At) >= Made.Inputs)
+          S->Dead.push_back(At);
+        Use(At);
+      };
+      each(S->Made, Last);
+      each(S->Given, Last);
+      for (int At : S->Launched.At)
+        if (At >= 0)
+          Last(At);
+      Kept.push_back(std::move(*S));
+    }
+    Made.Steps.assign(std::make_move_iterator(Kept.rbegin()),
+                      std::make_move_iterator(Kept.rend()));
+  }
+
+  static std::unique_ptr<at::ObserverContext>
+  start(const at::RecordFunction &Fn) {
+    if (Recording *R = Innermost)
+      if (!R->Depth++ && !R->Made.IsStock)
+        R->begin(Fn);
+    return nullptr;
+  }
+  static void end(const at::RecordFunction &Fn, at::ObserverContext *) {
+    if (Recording *R = Innermost)
+      if (R->Depth && !--R->Depth && !R->Made.IsStock)
+        R->finishStep(Fn);
+  }
+
+  Tape Made;
+  std::optional<c10::Device> Device;
+  std::vector<Tensor> Held; ///< so that no tensor takes another's address
+  std::vector<Tensor> Copies;
+  std::unordered_map<const c10::TensorImpl *, int> SlotOf;
+  unsigned Depth = 0; ///< of calls of operators
+  Recording *Outer;
+  static inline thread_local Recording *Innermost = nullptr;
+  static inline thread_local at::CallbackHandle Callback = 0;
+};
+
+//===----------------------------------------------------------------------===//
+// Playing
+//===----------------------------------------------------------------------===//
+
+class Player {
+public:
+  Player(const Tape &T, const Description &D)
+      : T(T), Device(D.Device), Slots(T.Slots.size()) {
+    std::copy(D.Tensors.begin(), D.Tensors.end(), Slots.begin());
+  }
+
+  /// Runs the steps, and pushes the results.
+  void play(c10::Stack &Stack) {
+    c10::Stack Inner;
+    for (const Step &S : T.Steps) {
+      if (S.Op)
+        call(S, Inner);
+      else
+        launch(S.Launched);
+      for (int At : S.Dead)
+        Slots[static_cast<size_t>(At)].reset();
+    }
+    for (const Operand &Result : T.Results)
+      Stack.push_back(value(Result));
+  }
+
+private:
+  IValue value(const Operand &O) const {
+    switch (O.Is) {
+    case Operand::Value:
+      return O.Constant;
+    case Operand::Slot:
+      return Slots[static_cast<size_t>(O.At[0])];
+    case Operand::Slots: {
+      c10::List<Tensor> Made;
+      for (int At : O.At)
+        Made.push_back(At < 0 ? Tensor() : Slots[static_cast<size_t>(At)]);
+      return Made;
+    }
+    case Operand::OptionalSlots: {
+      c10::List<std::optional<Tensor>> Made;
+      for (int At : O.At)
+        Made.push_back(At < 0 ? std::optional<Tensor>()
+                              : Slots[static_cast<size_t>(At)]);
+      return Made;
+    }
+    }
+    return {};
+  }
+
+  void call(const Step &S, c10::Stack &Inner) {
+    Inner.clear();
+    for (const Operand &Each : S.Given)
+      Inner.push_back(value(Each));
+    S.Op->callBoxed(&Inner);
+    for (size_t I = 0; I < S.Made.size(); ++I) {
+      const Operand &To = S.Made[I];
+      if (To.Is == Operand::Slot) {
+        if (To.At[0] >= 0)
+          keep(To.At[0], Inner[I].toTensor());
+        continue;
+      }
+      const auto List = Inner[I].toListRef();
+      for (size_t J = 0; J < To.At.size(); ++J)
+        if (To.At[J] >= 0)
+          keep(To.At[J], List[J].toTensor());
+    }
+  }
+
+  void keep(int At, const Tensor &X) {
+    const Seen &Before = T.Slots[static_cast<size_t>(At)];
+    TORCH_CHECK(X.scalar_type() == Before.Dtype && X.numel() == Before.Elements,
+                "An override of pytest_udftorch was recorded with other "
+                "results of the operators that it calls. Another tool may have "
+                "overridden one of these while a session is open.");
+    Slots[static_cast<size_t>(At)] = X;
+  }
+
+  void launch(const Launch &L) const {
+    const cuda::Driver *D = cuda::driver();
+    TORCH_CHECK(D && Device, "A recorded kernel has no GPU.");
+    uint64_t Values[cuda::MostParameters];
+    void *Parameters[cuda::MostParameters + 2];
+    for (size_t I = 0; I < L.Words.size(); ++I) {
+      Values[I] =
+          L.At[I] < 0
+              ? L.Words[I]
+              : reinterpret_cast<uint64_t>(
+                    Slots[static_cast<size_t>(L.At[I])].mutable_data_ptr());
+      Parameters[I] = &Values[I];
+    }
+    cuda::launch(*D, L.Function, L.Programs, L.Threads, L.Shared,
+                 Device->index(), Parameters,
+                 static_cast<unsigned>(L.Words.size()));
+    if (!L.Ran->load(std::memory_order_relaxed))
+      L.Ran->store(true, std::memory_order_relaxed);
+  }
+
+  const Tape &T;
+  std::optional<c10::Device> Device;
+  std::vector<Tensor> Slots;
+};
+
+/// Calls that were played, and why calls were not recorded, for tests and
+/// people.
+std::atomic<uint64_t> Played{0};
+
+std::map<std::string, uint64_t> &refusals() {
+  static auto *All = new std::map<std::string, uint64_t>;
+  return *All;
+}
+
+void note(const std::string &Refusal) {
+  std::lock_guard<std::mutex> Guard(Lock);
+  ++refusals()[Refusal];
+}
+
+/// Whether this thread is in a stock kernel that a kernel in Python called:
+/// what operators do there depends on that.
+thread_local bool IsPaused = false;
+
+/// The kernel of a target that records the one in Python below it.
+class Kernel final : public c10::OperatorKernel {
+public:
+  Kernel(const Board &B, KernelFunction InPython)
+      : B(B), Below(std::move(InPython)),
+        Count(B.Op.schema().arguments().size()) {}
+
+  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
+                  c10::Stack *Stack) {
+    if (IsPaused) {
+      Below.callBoxed(Op, Keys, Stack);
+      return;
+    }
+    const auto Arguments =
+        c10::ArrayRef<IValue>(*Stack).slice(Stack->size() - Count);
+    const Description D(Arguments);
+    bool Records = false;
+    if (const auto Found = D.Odd ? nullptr : find(D.Of, Records)) {
+      Played.fetch_add(1, std::memory_order_relaxed);
+      play(*Found, D, Op, Keys, *Stack);
+    } else if (Records) {
+      record(D, Op, Keys, *Stack);
+    } else {
+      Below.callBoxed(Op, Keys, Stack);
+    }
+  }
+
+private:
+  /// What is known of a kind. It is hopeless after as many refusals.
+  struct Entry {
+    std::shared_ptr<const Tape> Recorded;
+    bool IsTrusted = false;
+    unsigned Refusals = 0;
+  };
+  static constexpr unsigned Hopeless = 3;
+  static constexpr size_t Most = 1024;
+
+  struct Hash {
+    size_t operator()(const std::vector<uint64_t> &Of) const {
+      uint64_t H = Of.size();
+      for (uint64_t W : Of)
+        H = (H ^ W) * 0x9E3779B97F4A7C15ull, H ^= H >> 29;
+      return H;
+    }
+  };
+
+  /// The tape of a kind; null with \p Records set if its steps should be
+  /// recorded.
+  std::shared_ptr<const Tape> find(const Words &Of, bool &Records) {
+    std::vector<uint64_t> Wanted(Of.begin(), Of.end());
+    std::lock_guard<std::mutex> Guard(Mutex);
+    const auto Found = Entries.find(Wanted);
+    if (Found == Entries.end()) {
+      Records = true;
+      return nullptr;
+    }
+    Records = Found->second.Refusals < Hopeless;
+    return Found->second.IsTrusted ? Found->second.Recorded : nullptr;
+  }
+
+  void play(const Tape &T, const Description &D, const OperatorHandle &Op,
+            c10::DispatchKeySet Keys, c10::Stack &Stack) {
+    if (T.IsStock) {
+      B.Stock.callBoxed(Op, Keys, &Stack);
+      return;
+    }
+    Unseen Here(/*Below=*/true);
+    c10::OptionalDeviceGuard There(D.Device);
+    c10::Stack Results;
+    Player(T, D).play(Results);
+    torch::jit::drop(Stack, Count);
+    for (IValue &V : Results)
+      Stack.push_back(std::move(V));
+  }
+
+  void record(const Description &D, const OperatorHandle &Op,
+              c10::DispatchKeySet Keys, c10::Stack &Stack) {
+    const size_t First = Stack.size() - Count;
+    std::shared_ptr<const Tape> Made;
+    {
+      Recording R(D);
+      Below.callBoxed(Op, Keys, &Stack);
+      Made = R.finish(c10::ArrayRef<IValue>(Stack).slice(First));
+      if (R.Why)
+        note(c10::toString(B.Op.operator_name()) + ": " + R.Why);
+    }
+    std::unordered_map<std::vector<uint64_t>, Entry, Hash> Old; // freed at last
+    std::lock_guard<std::mutex> Guard(Mutex);
+    if (Entries.size() >= Most)
+      Old.swap(Entries);
+    Entry &E = Entries[{D.Of.begin(), D.Of.end()}];
+    if (!Made || (E.Recorded && !(*E.Recorded == *Made)))
+      ++E.Refusals;
+    else if (E.Recorded)
+      E.IsTrusted = true;
+    if (Made && !E.IsTrusted)
+      E.Recorded = std::move(Made);
+  }
+
+  const Board &B;
+  KernelFunction Below;
+  size_t Count;
+  std::mutex Mutex; // held for a look at the entries
+  std::unordered_map<std::vector<uint64_t>, Entry, Hash> Entries;
+};
+
+} // namespace tape
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// What tape.py calls
+//===----------------------------------------------------------------------===//
+
+extern "C" {
+
+/// The target of a board that records the one in Python.
+EXPORT void *udftape_target(void *On, const void *InPython) {
+  auto &B = *static_cast<Board *>(On);
+  auto Made = std::make_unique<Target>(B);
+  Made->Kernel =
+      KernelFunction::makeFromBoxedFunctor(std::make_unique<tape::Kernel>(
+          B, static_cast<const Target *>(InPython)->Kernel));
+  return Made.release();
+}
+
+/// Whether what this thread does now is a step that is recorded.
+EXPORT int udftape_records() { return tape::Recording::current() != nullptr; }
+
+/// Leaves calls of the kind that is recorded to Python.
+EXPORT void udftape_refuse(const char *Why) {
+  if (auto *R = tape::Recording::current())
+    R->refuse(Why);
+}
+
+/// Sets whether this thread neither records nor plays; returns whether it did
+/// not before.
+EXPORT int udftape_pause(int Paused) {
+  return std::exchange(tape::IsPaused, Paused != 0);
+}
+
+/// Tells that the call goes to the stock kernel as it came.
+EXPORT void udftape_stock() {
+  if (auto *R = tape::Recording::current())
+    R->stock();
+}
+
+/// Records the launch of a kernel. \p Arguments is a list of its parameters: an
+/// int of 64 bits, or a tensor for its address.
+EXPORT void udftape_launch(PyObject *Arguments, void *Function,
+                           unsigned Threads, unsigned Shared, unsigned Programs,
+                           const char *Name) {
+  auto *R = tape::Recording::current();
+  if (!R)
+    return;
+  tape::Launch New{Function, Threads, Shared, Programs, {}, {}, nullptr};
+  const auto Count = static_cast<size_t>(PyList_GET_SIZE(Arguments));
+  if (Count > cuda::MostParameters)
+    R->refuse("a kernel with too many parameters");
+  for (size_t I = 0; I < Count; ++I) {
+    PyObject *Each = PyList_GET_ITEM(Arguments, static_cast<Py_ssize_t>(I));
+    int At = -1;
+    uint64_t Word = 0;
+    if (PyLong_Check(Each)) {
+      Word = PyLong_AsUnsignedLongLongMask(Each);
+    } else {
+      try {
+        At = R->slot(
+            torch::jit::toIValue(Each, c10::TensorType::get(), std::nullopt)
+                .toTensor());
+      } catch (const std::exception &) { // no tensor
+      }
+      if (At < 0)
+        R->refuse("a launch with a tensor that no step made");
+    }
+    New.Words.push_back(Word);
+    New.At.push_back(At);
+  }
+  {
+    std::lock_guard<std::mutex> Guard(Lock);
+    New.Ran = &cuda::Ran[Name];
+  }
+  R->launch(std::move(New));
+}
+
+/// Forgets all tapes: kernels may do something else from now on.
+EXPORT void udftape_forget() { ++tape::Generation; }
+
+/// Calls that were played so far.
+EXPORT uint64_t udftape_played() { return tape::Played; }
+
+/// Writes why calls were not recorded, a line for each reason with how often;
+/// returns the length.
+EXPORT size_t udftape_refusals(char *Text, size_t Size) {
+  std::string All;
+  {
+    std::lock_guard<std::mutex> Guard(Lock);
+    for (const auto &[Why, Times] : tape::refusals())
+      All += Why + ": " + std::to_string(Times) + "\n";
+  }
+  if (All.size() <= Size)
+    std::memcpy(Text, All.data(), All.size());
+  return All.size();
+}
+}
+
+#endif

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording kernels in Python, and playing what they did (``native/switch/tape.h``).
+
+A function that asks of its tensors nothing but dtypes, shapes, strides and devices calls the same
+operators and launches the same kernels whenever these are equal. Two calls record that; later ones
+are played in C++, without Python. What a tape cannot hold stays in Python: a number read from a
+tensor, a draw from a generator, a stock kernel called inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pytest_udftorch.swap.overrides.switchboard import Target, native, switchboard
+
+#: ``python`` runs every call in Python.
+VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
+
+#: What a kernel of Triton can ask for at its launch, and those of this package do not.
+_UNUSUAL: Final = (
+    "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl",
+)  # fmt: skip
+
+
+class Tapes:
+    """Typed access to the tapes of the switchboard; a process has one, ``tapes()``."""
+
+    def __init__(self) -> None:
+        lib = native().lib
+        pointer, number = ctypes.c_void_p, ctypes.c_uint
+
+        def call(name: str, result: Any, *arguments: Any) -> Any:
+            return ctypes.PYFUNCTYPE(result, *arguments)((f"udftape_{name}", lib))
+
+        self._target = call("target", pointer, pointer, pointer)
+        self._launch = call(
+            "launch", None, ctypes.py_object, pointer, number, number, number, ctypes.c_char_p
+        )
+        self._refusals = call("refusals", ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+        #: Whether what this thread does now is a step that is recorded.
+        self.records = call("records", ctypes.c_int)
+        #: Tell that the call that is recorded goes to the stock kernel as it came.
+        self.stock = call("stock", None)
+        #: Forget all tapes: functions may do something else from now on.
+        self.forget = call("forget", None)
+        #: How many calls were played so far.
+        self.played = call("played", ctypes.c_uint64)
+        #: Compiled kernels on tapes: Triton unloads what nobody holds.
+        self._kept: dict[int, Any] = {}
+
+    def above(self, target: Target) -> Target:
+        """Return the target that records a target in Python."""
+        return switchboard.above(target.place, target, self._target)
+
+    def refuse(self, why: str) -> None:
+        """Leave calls of the kind that is recorded to Python."""
+        native().refuse(why.encode())
+
+    def refusals(self) -> dict[str, int]:
+        """Return why calls were not recorded (``aten::dot: a tensor ...``), and how often."""
+        size = 1 << 16
+        text = ctypes.create_string_buffer(size)
+        used = self._refusals(text, size)
+        lines = text.raw[:used].decode().splitlines()
+        return {why: int(times) for why, _, times in (line.rpartition(": ") for line in lines)}
+
+    def launched(self, name: str, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
+        """Record the launch of a kernel of Triton, which was made.
+
+        Args:
+            name: for the launcher's list of kernels that ran.
+            compiled: what Triton made of it.
+            programs: how many.
+            arguments: the run-time arguments, in order.
+        """
+        metadata = compiled.metadata
+        if is_unusual(metadata):
+            self.refuse("a launch with what a tape does not give")
+            return
+        kinds = compiled.src.signature.values()
+        given = [
+            word(a) if isinstance(a, int | float) else a
+            for a, kind in zip(arguments, kinds, strict=False)
+            if kind != "constexpr"
+        ]
+        self._kept[compiled.function] = compiled
+        self._launch(
+            given, compiled.function, 32 * metadata.num_warps, metadata.shared, programs,
+            name.encode(),
+        )  # fmt: skip
+
+
+def is_unusual(metadata: Any) -> bool:
+    """Tell whether a compiled kernel asks for more at its launch than C++ gives."""
+    return bool(
+        any(getattr(metadata, n, 0) for n in _UNUSUAL) or getattr(metadata, "num_ctas", 1) != 1
+    )
+
+
+def word(number: float) -> int:
+    """Return a number as the 64 bits whose lower part a kernel reads."""
+    if isinstance(number, float):
+        return int(struct.unpack("<I", struct.pack("<f", number))[0])
+    return number & 0xFFFFFFFFFFFFFFFF
+
+
+@functools.cache
+def tapes() -> Tapes:
+    """Return the tapes of this process."""
+    return Tapes()
+
+
+def recording() -> Tapes | None:
+    """Return the tapes if what this thread does now is a step that is recorded."""
+    if not tapes.cache_info().currsize:
+        return None
+    found = tapes()
+    return found if found.records() else None
+
+
+def recorded(target: Target) -> Target:
+    """Return the target that records one in Python, or that one if nothing is to be recorded."""
+    return target if os.environ.get(VARIABLE) == "python" else tapes().above(target)
