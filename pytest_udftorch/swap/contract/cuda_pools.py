@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from pytest_udftorch.swap.overrides.python_override import stock
+from pytest_udftorch.swap.overrides.tape import constant
 
 
-@functools.lru_cache(maxsize=256)
+@constant
 def _windows(size: int, out: int, device: Any) -> tuple[Any, Any, Any]:
     """Return which windows of an adaptive pooling hold a place, in one direction.
 

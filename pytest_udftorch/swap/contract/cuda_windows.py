@@ -17,6 +17,7 @@ from pytest_udftorch.swap.contract import gpu
 from pytest_udftorch.swap.contract.gpu import GPU, Plan, planned
 from pytest_udftorch.swap.contract.launches import Launch
 from pytest_udftorch.swap.contract.windows import Geometry
+from pytest_udftorch.swap.overrides.tape import constant
 
 #: More results than this are not numbered in one launch, nor partial gradients held at once.
 _MOST: Final = 1 << 30
@@ -66,7 +67,7 @@ def _tables(
     return taps.to(device), places.contiguous().to(device), linear
 
 
-@functools.lru_cache(maxsize=1024)
+@constant
 def _convolution(
     shape: tuple[int, ...], weight: tuple[int, ...], strides: tuple[int, ...], how: Geometry,
     turned: bool, biased: bool, device: Any, chunk: int,
@@ -121,7 +122,7 @@ def convolve(x: Any, weight: Any, bias: Any, how: Geometry, *, turned: bool = Fa
     return y if bias is None else y.add_(bias.view(-1, *(1,) * (len(shape) - 2)))
 
 
-@functools.lru_cache(maxsize=1024)
+@constant
 def _gradient(
     shape: tuple[int, ...], rows: int, how: Geometry, groups: int, device: Any, chunk: int
 ) -> tuple[Launch, Plan, tuple[int, ...], Any, Any]:

@@ -25,6 +25,7 @@ from pytest_udftorch.swap.operators.row import Held, Row
 from pytest_udftorch.swap.operators.rows import BY_NAME, ROWS, find, names
 from pytest_udftorch.swap.overrides.dispatcher import thread as override_thread
 from pytest_udftorch.swap.overrides.python_override import stock
+from pytest_udftorch.swap.overrides.tape import in_python
 
 LIBRARY: Final = "repro"
 
@@ -172,7 +173,8 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with watching(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
+        calls = _calls_mode()(found) if _has_gpus() else nullcontext()
+        with in_python(), watching(_judging(found)), calls:
             yield found
     finally:
         _watching.now = before

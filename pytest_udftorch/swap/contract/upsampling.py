@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pytest_udftorch.swap.contract.gpu import GPU
 from pytest_udftorch.swap.contract.native import Contract, contract
 from pytest_udftorch.swap.contract.outside import declined
+from pytest_udftorch.swap.overrides.tape import constant
 
 
 class Kind(IntEnum):
@@ -215,7 +216,7 @@ def upsample(
     return y
 
 
-@functools.lru_cache(maxsize=256)
+@constant
 def _padded(
     made: Contract, direction: Direction, gradient: bool, device: Any
 ) -> tuple[Any, Any, Any]:

@@ -18,6 +18,7 @@ from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.sums import root
 from pytest_udftorch.swap.cuda.operators import cuda_operators
 from pytest_udftorch.swap.cuda.variates import normals_of_places
+from pytest_udftorch.swap.overrides.tape import recording
 
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
 _shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
@@ -42,6 +43,8 @@ def _key(generator: Any, device: Any) -> int:
             own = torch.cuda.default_generators[device.index]
         if generator is not None or own.initial_seed() != torch.initial_seed():
             return _key_of_gpu(own)
+        if tapes := recording():
+            return tapes.draw()
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 

@@ -13,7 +13,6 @@ from pytest_udftorch.swap.native.runtime import runtime
 from pytest_udftorch.swap.overrides.dispatcher import Frame, Role, Spec, thread
 from pytest_udftorch.swap.overrides.schemas import overload, schema, written_keyword
 from pytest_udftorch.swap.overrides.switchboard import Target, native, stock_kernel, switchboard
-from pytest_udftorch.swap.overrides.tape import recording
 
 # A union of types is made anew wherever it stands.
 _NUMBERS: Final = (int, float, complex)
@@ -104,8 +103,6 @@ class PythonOverride:
                 args = _with_tensors(args, self._tensors_at)
                 break
         if self._stays(args, kwargs):
-            if tapes := recording():
-                tapes.stock()
             return self._stock(*args, **kwargs)
         match self.spec.role:
             case Role.FUNCTIONAL:

@@ -182,10 +182,14 @@ class _Native:
         self.mode = call("mode", ctypes.c_int, ctypes.c_int)
         self.mode_now = call("mode_now", ctypes.c_int)
         self.hits = call("hits", ctypes.c_uint64)
-        #: Leave calls of the kind that this thread's tape records to Python.
-        self.refuse = ctypes.PYFUNCTYPE(None, ctypes.c_char_p)(("udftape_refuse", lib))
-        #: Set whether this thread neither records nor plays tapes; returns what was set.
+        # Of tape.h: what calls stock kernels from Python tells the tapes.
         self.pause = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int)(("udftape_pause", lib))
+        self.stock_begins = ctypes.PYFUNCTYPE(
+            ctypes.c_int, pointer, ctypes.py_object, ctypes.py_object
+        )(("udftape_stock_begins", lib))
+        self.stock_ends = ctypes.PYFUNCTYPE(None, pointer, ctypes.py_object)(
+            ("udftape_stock_ends", lib)
+        )
 
 
 @functools.cache
@@ -200,13 +204,20 @@ def native() -> _Native:
     return _Native(SWITCHBOARD.obtain())
 
 
-def _refusing(stock: Any) -> Any:
-    """Return what calls a stock kernel, which no tape can hold."""
-    kernel, refuse = stock.func, native().refuse
+def _recorded(stock: Any, board: int) -> Any:
+    """Return what calls the stock kernel of a board, a step of the tape that is recorded."""
+    kernel, begins, ends = stock.func, native().stock_begins, native().stock_ends
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        refuse(b"a stock kernel that is called inside")
-        return kernel(*args, **kwargs)
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if not begins(board, args, kwargs):
+            return kernel(keys, *args, **kwargs)
+        results: Any = ()
+        try:
+            found = kernel(keys, *args, **kwargs)
+            results = () if found is None else found if isinstance(found, tuple) else (found,)
+        finally:
+            ends(board, results)
+        return found
 
     return functools.partial(call, *stock.args)
 
@@ -262,7 +273,7 @@ class Switchboard:
                     f"{message.value.decode(errors='replace')}. Another tool may have registered "
                     "one."
                 )
-            found = self._boards.setdefault((name, key), Board(address, _refusing(stock)))
+            found = self._boards.setdefault((name, key), Board(address, _recorded(stock, address)))
         return found
 
     def stock(self, name: str, key: str) -> Callable[..., Any]:

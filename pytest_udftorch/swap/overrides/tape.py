@@ -4,16 +4,17 @@
 A function that asks of its tensors nothing but dtypes, shapes, strides and devices calls the same
 operators and launches the same kernels whenever these are equal. Two calls record that; later ones
 are played in C++, without Python. What a tape cannot hold stays in Python: a number read from a
-tensor, a draw from a generator, a stock kernel called inside.
+tensor, a tensor of Python's numbers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.overrides.switchboard import Target, native, switchboard
@@ -25,6 +26,22 @@ VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
 _UNUSUAL: Final = (
     "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl",
 )  # fmt: skip
+
+
+#: How many watch what kernels in Python do.
+_watchers = 0
+
+
+class Drawn(int):
+    """A drawn number, and the how manieth of its call it is on the tape."""
+
+    which: int
+
+    def __new__(cls, number: int, which: int) -> Drawn:
+        """Make the number."""
+        made = super().__new__(cls, number)
+        made.which = which
+        return made
 
 
 class Tapes:
@@ -44,22 +61,45 @@ class Tapes:
         self._refusals = call("refusals", ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
         #: Whether what this thread does now is a step that is recorded.
         self.records = call("records", ctypes.c_int)
-        #: Tell that the call that is recorded goes to the stock kernel as it came.
-        self.stock = call("stock", None)
+        self._draw = call("draw", ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
+        self._aside = call("aside", None, ctypes.c_int)
+        self._constant = call("constant", None, ctypes.py_object)
+        #: Count who watches what kernels in Python do: nothing is played meanwhile.
+        self.watch = call("watch", None, ctypes.c_int)
         #: Forget all tapes: functions may do something else from now on.
         self.forget = call("forget", None)
         #: How many calls were played so far.
         self.played = call("played", ctypes.c_uint64)
         #: Compiled kernels on tapes: Triton unloads what nobody holds.
         self._kept: dict[int, Any] = {}
+        self.refuse = call("refuse", None, ctypes.c_char_p)
+        self.watch(_watchers)
 
     def above(self, target: Target) -> Target:
         """Return the target that records a target in Python."""
         return switchboard.above(target.place, target, self._target)
 
-    def refuse(self, why: str) -> None:
-        """Leave calls of the kind that is recorded to Python."""
-        native().refuse(why.encode())
+    def draw(self) -> int:
+        """Draw an int64 from torch's generator of the CPU; each call that is played draws anew."""
+        which = ctypes.c_int()
+        number = self._draw(ctypes.byref(which))
+        # Kernels read smaller numbers as 32 bits.
+        if which.value >= 0 and number < 1 << 31:
+            self.refuse(b"a drawn number of 32 bits")
+        return Drawn(number, which.value)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do what is no step: make tensors that stay."""
+        self._aside(1)
+        try:
+            yield
+        finally:
+            self._aside(-1)
+
+    def constant(self, tensor: Any) -> None:
+        """Tell that a tensor is the same at each call."""
+        self._constant(tensor)
 
     def refusals(self) -> dict[str, int]:
         """Return why calls were not recorded (``aten::dot: a tensor ...``), and how often."""
@@ -80,11 +120,11 @@ class Tapes:
         """
         metadata = compiled.metadata
         if is_unusual(metadata):
-            self.refuse("a launch with what a tape does not give")
+            self.refuse(b"a launch with what a tape does not give")
             return
         kinds = compiled.src.signature.values()
         given = [
-            word(a) if isinstance(a, int | float) else a
+            (a.which,) if isinstance(a, Drawn) else word(a) if isinstance(a, int | float) else a
             for a, kind in zip(arguments, kinds, strict=False)
             if kind != "constexpr"
         ]
@@ -121,6 +161,42 @@ def recording() -> Tapes | None:
         return None
     found = tapes()
     return found if found.records() else None
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a function makes of its arguments, which may hold tensors: constants of tapes."""
+    kept = functools.lru_cache(maxsize=1024)(function)
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        tapes = recording()
+        if tapes is None:
+            return kept(*args)
+        with tapes.aside():
+            found = kept(*args)
+        for value in found if isinstance(found, tuple) else (found,):
+            if hasattr(value, "data_ptr"):
+                tapes.constant(value)
+        return found
+
+    return run
+
+
+def _watch(more: int) -> None:
+    global _watchers
+    _watchers += more
+    if tapes.cache_info().currsize:
+        tapes().watch(more)
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Run all kernels in Python while something follows what they do."""
+    _watch(1)
+    try:
+        yield
+    finally:
+        _watch(-1)
 
 
 def recorded(target: Target) -> Target:

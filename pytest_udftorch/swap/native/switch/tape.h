@@ -11,9 +11,8 @@
 // at::RecordFunction tells of the operators that the kernel calls, launches.py
 // and launcher.py of the kernels that it launches. What a tape cannot hold
 // refuses it, and calls of that kind stay in Python: a number read back from a
-// tensor, a tensor that no step made, a stock kernel called with other
-// arguments, an operator that another dtype would reach. A tape counts only
-// once two calls have recorded the same.
+// tensor, a tensor that no step made. A tape counts only once two calls have
+// recorded the same.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,6 +28,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/SmallVector.h>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace {
 namespace tape {
@@ -161,18 +161,20 @@ struct Operand {
   std::vector<int> At; ///< -1 for None among several
 };
 
-/// A compiled kernel, launched. A word is the address of a tensor where At says
-/// so.
+/// A compiled kernel, launched. A word is the address of a tensor, or a drawn
+/// number, where At says so.
 struct Launch {
   void *Function = nullptr;
   unsigned Threads = 0, Shared = 0, Programs = 0;
   std::vector<uint64_t> Words;
-  std::vector<int> At;
+  std::vector<int> At; ///< a slot, -1, or -2 - I for the number drawn as I-th
   std::atomic<bool> *Ran = nullptr;
 };
 
 struct Step {
-  std::optional<OperatorHandle> Op; ///< none for a launch
+  enum Kind : uint8_t { Call, Stock, Draw, Launch } Is = Call;
+  std::optional<OperatorHandle> Op;
+  const Board *Of = nullptr; ///< whose stock kernel is called
   std::vector<Operand> Given;
   std::vector<Operand> Made; ///< slots alone
   tape::Launch Launched;
@@ -189,19 +191,25 @@ struct Tape {
   std::vector<Step> Steps;
   std::vector<Operand> Results;
   std::vector<Seen> Slots;
+  std::vector<Tensor> Constants; ///< kept for their addresses
   size_t Inputs = 0;
-  bool IsStock = false; ///< the call goes to the stock kernel as it came
+  bool Draws = false;
 };
+
+bool isNumber(const Tensor &X) {
+  return X.defined() && X.unsafeGetTensorImpl()->is_wrapped_number();
+}
 
 bool operator==(const Operand &A, const Operand &B) {
   if (A.Is != B.Is || A.At != B.At)
     return false;
   const IValue &X = A.Constant, &Y = B.Constant;
-  if (X.isTensor() && Y.isTensor()) { // numbers in place of tensors
+  if (X.isTensor() && Y.isTensor()) {
     const Tensor &P = X.toTensor(), &Q = Y.toTensor();
-    if (!P.defined() || !Q.defined())
-      return P.defined() == Q.defined();
-    return P.scalar_type() == Q.scalar_type() &&
+    if (P.is_same(Q))
+      return true;
+    // Numbers in place of tensors are made for each call.
+    return isNumber(P) && isNumber(Q) && P.scalar_type() == Q.scalar_type() &&
            !std::memcmp(P.const_data_ptr(), Q.const_data_ptr(), P.itemsize());
   }
   if (X.isDouble() && Y.isDouble()) // NaN is NaN, 0 is not -0
@@ -217,15 +225,15 @@ bool operator==(const Launch &A, const Launch &B) {
 }
 
 bool operator==(const Step &A, const Step &B) {
-  return A.Op.has_value() == B.Op.has_value() &&
+  return A.Is == B.Is && A.Of == B.Of && A.Op.has_value() == B.Op.has_value() &&
          (!A.Op || A.Op->operator_name() == B.Op->operator_name()) &&
          A.Given == B.Given && A.Made == B.Made && A.Launched == B.Launched &&
          A.Dead == B.Dead;
 }
 
 bool operator==(const Tape &A, const Tape &B) {
-  return A.IsStock == B.IsStock && A.Steps == B.Steps &&
-         A.Results == B.Results && A.Slots.size() == B.Slots.size();
+  return A.Steps == B.Steps && A.Results == B.Results &&
+         A.Slots.size() == B.Slots.size();
 }
 
 //===----------------------------------------------------------------------===//
@@ -268,19 +276,58 @@ public:
   }
 
   void refuse(const char *Reason) {
-    if (!Why && !Made.IsStock)
+    if (!Why)
       Why = Reason;
-  }
-  void stock() {
-    if (!Made.Steps.empty())
-      refuse("a stock kernel after other steps");
-    Made.IsStock = true;
   }
 
   void launch(Launch &&New) {
     Step Next;
+    Next.Is = Step::Launch;
     Next.Launched = std::move(New);
     Made.Steps.push_back(std::move(Next));
+  }
+
+  /// Begins a call of a stock kernel. What it does inside is no step.
+  void beginStock(const Board &B, c10::ArrayRef<IValue> Given) {
+    Step Next;
+    Next.Is = Step::Stock;
+    Next.Op = B.Op;
+    Next.Of = &B;
+    add(std::move(Next), Given);
+    ++Depth;
+  }
+  void endStock(c10::ArrayRef<IValue> Results) { finishStep(Results); }
+
+  /// Draws a number from torch's generator; returns which it is.
+  size_t draw(uint64_t &Number) {
+    ++Depth;
+    Number = drawn();
+    --Depth;
+    Step Next;
+    Next.Is = Step::Draw;
+    Made.Steps.push_back(std::move(Next));
+    Made.Draws = true;
+    return Draws++;
+  }
+
+  /// What is done until the next call with -1 is no step: a table is made that
+  /// stays.
+  static void aside(int More) {
+    if (Innermost)
+      Innermost->Depth += static_cast<unsigned>(More);
+  }
+  void constant(const Tensor &X) {
+    if (slot(X) < 0 && Constants.emplace(X.unsafeGetTensorImpl()).second)
+      Made.Constants.push_back(X);
+  }
+  bool isConstant(const Tensor &X) const {
+    return Constants.count(X.unsafeGetTensorImpl());
+  }
+
+  /// A number of the generator of the CPU, as its `random_` fills int64.
+  static uint64_t drawn() {
+    return static_cast<uint64_t>(*static_cast<const int64_t *>(
+        at::empty({}, at::kLong).random_(std::nullopt).const_data_ptr()));
   }
 
   /// The slot of a tensor, or -1.
@@ -301,9 +348,8 @@ public:
 
   /// The tape, once the kernel has returned \p Results; null if it was refused.
   std::shared_ptr<const Tape> finish(c10::ArrayRef<IValue> Results) {
-    if (!Made.IsStock)
-      for (const IValue &V : Results)
-        Made.Results.push_back(operand(V));
+    for (const IValue &V : Results)
+      Made.Results.push_back(operand(V));
     if (Why)
       return nullptr;
     dropUnused();
@@ -343,7 +389,7 @@ private:
     Operand Found;
     if (V.isTensor() && V.toTensor().defined()) {
       const Tensor &X = V.toTensor();
-      if (slot(X) < 0 && X.unsafeGetTensorImpl()->is_wrapped_number()) {
+      if (isConstant(X) || (slot(X) < 0 && isNumber(X))) {
         Found.Constant = V;
         return Found;
       }
@@ -372,29 +418,31 @@ private:
 
   void begin(const at::RecordFunction &Fn) {
     const auto Name = Fn.operator_name();
-    const auto Op =
-        Name ? c10::Dispatcher::singleton().findOp(*Name) : std::nullopt;
     Step Next;
-    Next.Op = Op;
-    if (!Op || !Op->hasSchema())
+    if (Name)
+      Next.Op = c10::Dispatcher::singleton().findOp(*Name);
+    if (!Next.Op || !Next.Op->hasSchema())
       refuse("a call that is no operator");
     else if (Name->name == "aten::resize_" || Name->name == "aten::set_")
       refuse("a tensor that changes its size");
     else if (Name->name == "aten::lift_fresh")
       refuse("a tensor that is made of Python's numbers");
-    for (const IValue &V : Fn.inputs())
+    add(std::move(Next), Fn.inputs());
+  }
+
+  void add(Step &&Next, c10::ArrayRef<const IValue> Given) {
+    for (const IValue &V : Given)
       Next.Given.push_back(operand(V));
-    if (Op && Op->hasSchema() &&
-        Next.Given.size() != Op->schema().arguments().size())
+    if (Next.Op && Next.Op->hasSchema() &&
+        Given.size() != Next.Op->schema().arguments().size())
       refuse("an operator whose arguments are not told");
     Made.Steps.push_back(std::move(Next));
   }
 
-  void finishStep(const at::RecordFunction &Fn) {
+  void finishStep(c10::ArrayRef<IValue> Outputs) {
     Step &Last = Made.Steps.back();
     if (!Last.Op || !Last.Op->hasSchema())
       return;
-    const auto Outputs = Fn.outputs();
     if (Outputs.size() != Last.Op->schema().returns().size())
       refuse("an operator that failed");
     for (const IValue &V : Outputs) {
@@ -406,6 +454,8 @@ private:
         Found.Is = Operand::Slots;
         for (const IValue &Item : V.toListRef())
           Found.At.push_back(output(Item.toTensor()));
+      } else if (V.isInt() && Last.Is == Step::Stock) {
+        Found.Constant = V; // a size
       } else {
         refuse("an operator that returns what is no tensor");
       }
@@ -423,7 +473,7 @@ private:
 
   /// Whether a step only makes tensors.
   static bool isPure(const Step &S) {
-    if (!S.Op || S.Op->hasTag(at::Tag::nondeterministic_seeded))
+    if (S.Is != Step::Call || S.Op->hasTag(at::Tag::nondeterministic_seeded))
       return false;
     for (const auto &A : S.Op->schema().arguments())
       if (A.alias_info() && A.alias_info()->isWrite())
@@ -469,20 +519,22 @@ private:
   static std::unique_ptr<at::ObserverContext>
   start(const at::RecordFunction &Fn) {
     if (Recording *R = Innermost)
-      if (!R->Depth++ && !R->Made.IsStock)
+      if (!R->Depth++)
         R->begin(Fn);
     return nullptr;
   }
   static void end(const at::RecordFunction &Fn, at::ObserverContext *) {
     if (Recording *R = Innermost)
-      if (R->Depth && !--R->Depth && !R->Made.IsStock)
-        R->finishStep(Fn);
+      if (R->Depth && !--R->Depth)
+        R->finishStep(Fn.outputs());
   }
 
   Tape Made;
   std::optional<c10::Device> Device;
   std::vector<Tensor> Held; ///< so that no tensor takes another's address
   std::vector<Tensor> Copies;
+  std::unordered_set<const c10::TensorImpl *> Constants;
+  size_t Draws = 0;
   std::unordered_map<const c10::TensorImpl *, int> SlotOf;
   unsigned Depth = 0; ///< of calls of operators
   Recording *Outer;
@@ -493,6 +545,19 @@ private:
 //===----------------------------------------------------------------------===//
 // Playing
 //===----------------------------------------------------------------------===//
+
+/// Whether this thread is in a stock kernel that a kernel in Python called:
+/// what operators do there depends on that.
+thread_local bool IsPaused = false;
+
+struct Pause {
+  Pause() : Before(std::exchange(IsPaused, true)) {}
+  ~Pause() { IsPaused = Before; }
+  bool Before;
+};
+
+/// How many watch what kernels in Python do.
+std::atomic<int> Watchers{0};
 
 class Player {
 public:
@@ -505,10 +570,17 @@ public:
   void play(c10::Stack &Stack) {
     c10::Stack Inner;
     for (const Step &S : T.Steps) {
-      if (S.Op)
+      switch (S.Is) {
+      case Step::Call:
+      case Step::Stock:
         call(S, Inner);
-      else
+        break;
+      case Step::Draw:
+        Drawn.push_back(Recording::drawn());
+        break;
+      case Step::Launch:
         launch(S.Launched);
+      }
       for (int At : S.Dead)
         Slots[static_cast<size_t>(At)].reset();
     }
@@ -544,7 +616,12 @@ private:
     Inner.clear();
     for (const Operand &Each : S.Given)
       Inner.push_back(value(Each));
-    S.Op->callBoxed(&Inner);
+    if (S.Is == Step::Stock) {
+      const Pause Here;
+      S.Of->Stock.callBoxed(S.Of->Op, c10::DispatchKeySet(S.Of->Key), &Inner);
+    } else {
+      S.Op->callBoxed(&Inner);
+    }
     for (size_t I = 0; I < S.Made.size(); ++I) {
       const Operand &To = S.Made[I];
       if (To.Is == Operand::Slot) {
@@ -552,6 +629,8 @@ private:
           keep(To.At[0], Inner[I].toTensor());
         continue;
       }
+      if (To.Is == Operand::Value)
+        continue;
       const auto List = Inner[I].toListRef();
       for (size_t J = 0; J < To.At.size(); ++J)
         if (To.At[J] >= 0)
@@ -574,11 +653,12 @@ private:
     uint64_t Values[cuda::MostParameters];
     void *Parameters[cuda::MostParameters + 2];
     for (size_t I = 0; I < L.Words.size(); ++I) {
-      Values[I] =
-          L.At[I] < 0
-              ? L.Words[I]
-              : reinterpret_cast<uint64_t>(
-                    Slots[static_cast<size_t>(L.At[I])].mutable_data_ptr());
+      const int At = L.At[I];
+      if (At >= 0)
+        Values[I] = reinterpret_cast<uint64_t>(
+            Slots[static_cast<size_t>(At)].mutable_data_ptr());
+      else
+        Values[I] = At == -1 ? L.Words[I] : Drawn[static_cast<size_t>(-2 - At)];
       Parameters[I] = &Values[I];
     }
     cuda::launch(*D, L.Function, L.Programs, L.Threads, L.Shared,
@@ -591,7 +671,16 @@ private:
   const Tape &T;
   std::optional<c10::Device> Device;
   std::vector<Tensor> Slots;
+  std::vector<uint64_t> Drawn;
 };
+
+/// Whether the generator of a GPU draws what that of the CPU does: see `_key`
+/// of variates.py.
+bool drawsTogether(const std::optional<c10::Device> &Device) {
+  auto &Context = at::globalContext();
+  return !Device || Context.defaultGenerator(*Device).current_seed() ==
+                        Context.defaultGenerator(c10::kCPU).current_seed();
+}
 
 /// Calls that were played, and why calls were not recorded, for tests and
 /// people.
@@ -607,10 +696,6 @@ void note(const std::string &Refusal) {
   ++refusals()[Refusal];
 }
 
-/// Whether this thread is in a stock kernel that a kernel in Python called:
-/// what operators do there depends on that.
-thread_local bool IsPaused = false;
-
 /// The kernel of a target that records the one in Python below it.
 class Kernel final : public c10::OperatorKernel {
 public:
@@ -620,7 +705,7 @@ public:
 
   void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
                   c10::Stack *Stack) {
-    if (IsPaused) {
+    if (IsPaused || Watchers.load(std::memory_order_relaxed)) {
       Below.callBoxed(Op, Keys, Stack);
       return;
     }
@@ -628,9 +713,10 @@ public:
         c10::ArrayRef<IValue>(*Stack).slice(Stack->size() - Count);
     const Description D(Arguments);
     bool Records = false;
-    if (const auto Found = D.Odd ? nullptr : find(D.Of, Records)) {
+    const auto Found = D.Odd ? nullptr : find(D.Of, Records);
+    if (Found && !(Found->Draws && !drawsTogether(D.Device))) {
       Played.fetch_add(1, std::memory_order_relaxed);
-      play(*Found, D, Op, Keys, *Stack);
+      play(*Found, D, *Stack);
     } else if (Records) {
       record(D, Op, Keys, *Stack);
     } else {
@@ -671,12 +757,7 @@ private:
     return Found->second.IsTrusted ? Found->second.Recorded : nullptr;
   }
 
-  void play(const Tape &T, const Description &D, const OperatorHandle &Op,
-            c10::DispatchKeySet Keys, c10::Stack &Stack) {
-    if (T.IsStock) {
-      B.Stock.callBoxed(Op, Keys, &Stack);
-      return;
-    }
+  void play(const Tape &T, const Description &D, c10::Stack &Stack) {
     Unseen Here(/*Below=*/true);
     c10::OptionalDeviceGuard There(D.Device);
     c10::Stack Results;
@@ -751,14 +832,83 @@ EXPORT int udftape_pause(int Paused) {
   return std::exchange(tape::IsPaused, Paused != 0);
 }
 
-/// Tells that the call goes to the stock kernel as it came.
-EXPORT void udftape_stock() {
+/// Counts who watches what kernels in Python do: nothing is played meanwhile.
+EXPORT void udftape_watch(int More) { tape::Watchers += More; }
+
+/// Begins to record a call of the stock kernel of a board, with a tuple and a
+/// dictionary of arguments. Returns whether udftape_stock_ends must follow.
+EXPORT int udftape_stock_begins(const void *On, PyObject *Given,
+                                PyObject *Named) {
+  auto *R = tape::Recording::current();
+  if (!R)
+    return 0;
+  const auto &B = *static_cast<const Board *>(On);
+  const auto Positional = static_cast<size_t>(PyTuple_GET_SIZE(Given));
+  std::vector<c10::IValue> Values;
+  try {
+    for (const auto &A : B.Op.schema().arguments()) {
+      PyObject *Value =
+          Values.size() < Positional
+              ? PyTuple_GET_ITEM(Given, static_cast<Py_ssize_t>(Values.size()))
+              : PyDict_GetItemString(Named, A.name().c_str());
+      if (Value)
+        Values.push_back(
+            torch::jit::toIValue(Value, A.real_type(), std::nullopt));
+      else if (A.default_value())
+        Values.push_back(*A.default_value());
+      else
+        break; // the kernel has the words for that
+    }
+  } catch (const std::exception &) {
+    Values.clear();
+  }
+  R->beginStock(B, Values);
+  return 1;
+}
+
+/// Ends that, with a tuple of results.
+EXPORT void udftape_stock_ends(const void *On, PyObject *Results) {
+  const auto &Returns = static_cast<const Board *>(On)->Op.schema().returns();
+  std::vector<c10::IValue> Values;
+  try {
+    for (Py_ssize_t I = 0; I < PyTuple_GET_SIZE(Results); ++I)
+      Values.push_back(torch::jit::toIValue(
+          PyTuple_GET_ITEM(Results, I),
+          Returns.at(static_cast<size_t>(I)).real_type(), std::nullopt));
+  } catch (const std::exception &) {
+    Values.clear();
+  }
+  tape::Recording::aside(-1);
   if (auto *R = tape::Recording::current())
-    R->stock();
+    R->endStock(Values);
+}
+
+/// Draws a number from torch's generator, and records that. \p Which is set to
+/// the how manieth it is, or to -1 if nothing is recorded.
+EXPORT uint64_t udftape_draw(int *Which) {
+  auto *R = tape::Recording::current();
+  uint64_t Number = 0;
+  *Which = -1;
+  if (R)
+    *Which = static_cast<int>(R->draw(Number));
+  else
+    Number = tape::Recording::drawn();
+  return Number;
+}
+
+/// What this thread does is no step, from a call with 1 to one with -1.
+EXPORT void udftape_aside(int More) { tape::Recording::aside(More); }
+
+/// Tells that a tensor is the same at each call.
+EXPORT void udftape_constant(PyObject *X) {
+  if (auto *R = tape::Recording::current())
+    R->constant(torch::jit::toIValue(X, c10::TensorType::get(), std::nullopt)
+                    .toTensor());
 }
 
 /// Records the launch of a kernel. \p Arguments is a list of its parameters: an
-/// int of 64 bits, or a tensor for its address.
+/// int of 64 bits, a tensor for its address, or the how manieth drawn number in
+/// a tuple.
 EXPORT void udftape_launch(PyObject *Arguments, void *Function,
                            unsigned Threads, unsigned Shared, unsigned Programs,
                            const char *Name) {
@@ -775,14 +925,15 @@ EXPORT void udftape_launch(PyObject *Arguments, void *Function,
     uint64_t Word = 0;
     if (PyLong_Check(Each)) {
       Word = PyLong_AsUnsignedLongLongMask(Each);
+    } else if (PyTuple_Check(Each)) {
+      At = -2 - static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(Each, 0)));
     } else {
-      try {
-        At = R->slot(
-            torch::jit::toIValue(Each, c10::TensorType::get(), std::nullopt)
-                .toTensor());
-      } catch (const std::exception &) { // no tensor
-      }
-      if (At < 0)
+      const Tensor X =
+          torch::jit::toIValue(Each, c10::TensorType::get(), std::nullopt)
+              .toTensor();
+      if (R->isConstant(X))
+        Word = reinterpret_cast<uint64_t>(X.const_data_ptr());
+      else if ((At = R->slot(X)) < 0)
         R->refuse("a launch with a tensor that no step made");
     }
     New.Words.push_back(Word);
