@@ -126,6 +126,32 @@ def test_numbers_tell_kinds_apart_by_their_bits():
         assert session.calls == 4
 
 
+def test_numbers_in_place_of_tensors_tell_kinds_apart():
+    def div(self, other):
+        return self * (other.reciprocal() if other.dim() else 1 / float(other))
+
+    with Recorded("aten::div.Tensor", div) as session:
+        for _ in range(4):
+            assert torch.equal(M / 3.0, M * (1 / 3.0))
+            assert torch.equal(M / 7, M * (1 / 7))
+        assert session.calls == 4
+        for n in range(1, 5):  # a tensor's number is not the call's
+            assert torch.equal(M / torch.tensor(float(n)), M * (1 / n))
+        assert session.calls == 8
+
+
+def test_memory_is_made_as_it_was():
+    def mm(self, mat2):
+        found = torch.empty_strided((4, 4), (1, 8), dtype=torch.float64)
+        other = self.new_empty(4, 4, dtype=torch.float16).copy_(self)
+        return found.copy_(self), torch.empty_like(self.t()).copy_(other.t())
+
+    with Recorded("aten::mm", lambda self, mat2: mm(self, mat2)[0]) as session:
+        found = [torch.mm(M, M) for _ in range(4)]
+        assert session.calls == 2
+    assert all(same(f, mm(M, M)[0]) for f in found)
+
+
 def test_lists_in_place_and_out():
     def add_(self, other, *, alpha=1):
         for a, b in zip(self, other, strict=True):
@@ -299,10 +325,10 @@ def resized(self, mat2):
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (read_back, "an operator that returns what is no tensor"),
-        (as_number, "an operator that returns what is no tensor"),
+        (read_back, "aten::is_nonzero returns what is no tensor"),
+        (as_number, "aten::item returns what is no tensor"),
         (of_python, "a tensor that is made of Python's numbers"),
-        (drawn, "an operator that returns what is no tensor"),
+        (drawn, "aten::item returns what is no tensor"),
         (resized, "a tensor that changes its size"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import OperatorError, SessionStateError
 from pytest_udftorch.swap.native.runtime import runtime
+from pytest_udftorch.swap.overrides import tape
 from pytest_udftorch.swap.overrides.dispatcher import Frame, Role, Spec, thread
 from pytest_udftorch.swap.overrides.schemas import overload, schema, written_keyword
 from pytest_udftorch.swap.overrides.switchboard import Target, native, stock_kernel, switchboard
@@ -233,7 +234,7 @@ def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ..
         kind: Any = torch.get_default_dtype() if like is None else torch.result_type(like, number)
         if like is not None and like.dim() and kind == like.dtype:
             kind = {float: torch.float64, complex: torch.complex128}.get(type(number))
-        return torch.tensor(number, dtype=kind)
+        return tape.number(number, kind)
 
     return tuple(
         made(a) if i in places and isinstance(a, _NUMBERS) else a for i, a in enumerate(args)

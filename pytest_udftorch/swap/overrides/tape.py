@@ -182,6 +182,19 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def number(value: Any, dtype: Any) -> Any:
+    """Return an argument of a call that is a number as a tensor without dimensions."""
+    import torch
+
+    tapes = recording()
+    if tapes is None:
+        return torch.tensor(value, dtype=dtype)
+    with tapes.aside():
+        made = torch.tensor(value, dtype=dtype)
+    tapes.constant(made)
+    return made
+
+
 def _watch(more: int) -> None:
     global _watchers
     _watchers += more

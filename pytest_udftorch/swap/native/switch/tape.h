@@ -35,6 +35,11 @@ namespace tape {
 
 using c10::IValue;
 
+/// Whether a tensor is a number that stands in place of one.
+bool isNumber(const Tensor &X) {
+  return X.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 //===----------------------------------------------------------------------===//
 // Kinds of calls
 //===----------------------------------------------------------------------===//
@@ -122,6 +127,15 @@ private:
         Of.push_back(I);
         return;
       }
+    if (isNumber(X)) {
+      uint64_t Bits = 0;
+      Odd |= X.itemsize() > sizeof Bits;
+      std::memcpy(&Bits, X.const_data_ptr(),
+                  std::min(X.itemsize(), sizeof Bits));
+      Of.push_back(12 | static_cast<uint64_t>(X.scalar_type()) << 8);
+      Of.push_back(Bits);
+      return;
+    }
     if (X.layout() != c10::kStrided || !X.has_storage() || hasNames(X) ||
         X.key_set().has(c10::DispatchKey::Python) ||
         X.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
@@ -133,9 +147,6 @@ private:
     const c10::Device On = X.device();
     if (!Device && !On.is_cpu())
       Device = On;
-    // A number that stands in place of a tensor goes to Python as its value.
-    if (X.unsafeGetTensorImpl()->is_wrapped_number())
-      Odd = true;
     Of.push_back(10 | static_cast<uint64_t>(X.scalar_type()) << 8 |
                  static_cast<uint64_t>(On.type()) << 16 |
                  static_cast<uint64_t>(static_cast<uint8_t>(On.index())) << 24 |
@@ -171,10 +182,17 @@ struct Launch {
   std::atomic<bool> *Ran = nullptr;
 };
 
+/// Memory that a step makes and does not write to.
+struct Layout {
+  std::vector<int64_t> Sizes, Strides;
+  c10::TensorOptions Options;
+};
+
 struct Step {
-  enum Kind : uint8_t { Call, Stock, Draw, Launch } Is = Call;
+  enum Kind : uint8_t { Call, Stock, Make, Draw, Launch } Is = Call;
   std::optional<OperatorHandle> Op;
   const Board *Of = nullptr; ///< whose stock kernel is called
+  Layout Like;               ///< of memory that is made
   std::vector<Operand> Given;
   std::vector<Operand> Made; ///< slots alone
   tape::Launch Launched;
@@ -196,9 +214,7 @@ struct Tape {
   bool Draws = false;
 };
 
-bool isNumber(const Tensor &X) {
-  return X.defined() && X.unsafeGetTensorImpl()->is_wrapped_number();
-}
+bool isScalar(const Tensor &X) { return X.is_cpu() && !X.dim(); }
 
 bool operator==(const Operand &A, const Operand &B) {
   if (A.Is != B.Is || A.At != B.At)
@@ -209,7 +225,8 @@ bool operator==(const Operand &A, const Operand &B) {
     if (P.is_same(Q))
       return true;
     // Numbers in place of tensors are made for each call.
-    return isNumber(P) && isNumber(Q) && P.scalar_type() == Q.scalar_type() &&
+    return P.defined() && Q.defined() && isScalar(P) && isScalar(Q) &&
+           P.scalar_type() == Q.scalar_type() &&
            !std::memcmp(P.const_data_ptr(), Q.const_data_ptr(), P.itemsize());
   }
   if (X.isDouble() && Y.isDouble()) // NaN is NaN, 0 is not -0
@@ -275,9 +292,9 @@ public:
     return Innermost && !Innermost->Depth ? Innermost : nullptr;
   }
 
-  void refuse(const char *Reason) {
-    if (!Why)
-      Why = Reason;
+  void refuse(std::string Reason) {
+    if (Why.empty())
+      Why = std::move(Reason);
   }
 
   void launch(Launch &&New) {
@@ -350,13 +367,13 @@ public:
   std::shared_ptr<const Tape> finish(c10::ArrayRef<IValue> Results) {
     for (const IValue &V : Results)
       Made.Results.push_back(operand(V));
-    if (Why)
+    if (!Why.empty())
       return nullptr;
     dropUnused();
     return std::make_shared<Tape>(std::move(Made));
   }
 
-  const char *Why = nullptr; ///< it was refused
+  std::string Why; ///< it was refused
 
 private:
   static bool isCopy(const Tensor &X, const Tensor &Y) {
@@ -443,8 +460,10 @@ private:
     Step &Last = Made.Steps.back();
     if (!Last.Op || !Last.Op->hasSchema())
       return;
-    if (Outputs.size() != Last.Op->schema().returns().size())
+    if (Outputs.size() != Last.Op->schema().returns().size()) {
       refuse("an operator that failed");
+      return;
+    }
     for (const IValue &V : Outputs) {
       Operand Found;
       if (V.isTensor()) {
@@ -456,11 +475,46 @@ private:
           Found.At.push_back(output(Item.toTensor()));
       } else if (V.isInt() && Last.Is == Step::Stock) {
         Found.Constant = V; // a size
+      } else if (isSettled(Last)) {
+        Made.Steps.pop_back(); // it is what it was
+        return;
       } else {
-        refuse("an operator that returns what is no tensor");
+        refuse(Last.Op->operator_name().name + " returns what is no tensor");
       }
       Last.Made.push_back(std::move(Found));
     }
+    if (makesMemory(*Last.Op) && Last.Is == Step::Call)
+      makeMemory(Last, Outputs[0].toTensor());
+  }
+
+  static bool makesMemory(const OperatorHandle &Op) {
+    static const std::unordered_set<std::string> Known = {
+        "aten::empty", "aten::empty_like", "aten::empty_strided",
+        "aten::new_empty", "aten::new_empty_strided"};
+    return Known.count(Op.operator_name().name) &&
+           Op.operator_name().overload_name != "out";
+  }
+
+  /// Makes the memory of a result at once, instead of asking operators for it.
+  static void makeMemory(Step &S, const Tensor &X) {
+    const auto Pinned = S.Op->schema().argumentIndexWithName("pin_memory");
+    const IValue *Pin =
+        Pinned ? &S.Given[static_cast<size_t>(*Pinned)].Constant : nullptr;
+    if (X.layout() != c10::kStrided || X.is_meta() ||
+        (Pin && Pin->isBool() && Pin->toBool()) ||
+        at::globalContext().deterministicFillUninitializedMemory())
+      return;
+    S.Is = Step::Make;
+    S.Like = {X.sizes().vec(), X.strides().vec(), X.options()};
+    S.Given.clear();
+  }
+
+  /// Whether an operator that returns no tensor returns the same at each call.
+  static bool isSettled(const Step &S) {
+    const std::string &Name = S.Op->operator_name().name;
+    return Name == "aten::result_type" || Name == "aten::can_cast" ||
+           std::all_of(S.Given.begin(), S.Given.end(),
+                       [](const Operand &O) { return O.Is == Operand::Value; });
   }
 
   int output(const Tensor &X) {
@@ -473,6 +527,8 @@ private:
 
   /// Whether a step only makes tensors.
   static bool isPure(const Step &S) {
+    if (S.Is == Step::Make)
+      return true;
     if (S.Is != Step::Call || S.Op->hasTag(at::Tag::nondeterministic_seeded))
       return false;
     for (const auto &A : S.Op->schema().arguments())
@@ -575,6 +631,9 @@ public:
       case Step::Stock:
         call(S, Inner);
         break;
+      case Step::Make:
+        Slots[static_cast<size_t>(S.Made[0].At[0])] = memory(S.Like);
+        break;
       case Step::Draw:
         Drawn.push_back(Recording::drawn());
         break;
@@ -636,6 +695,16 @@ private:
         if (To.At[J] >= 0)
           keep(To.At[J], List[J].toTensor());
     }
+  }
+
+  static Tensor memory(const Layout &L) {
+    const cuda::Driver *D =
+        L.Options.device().is_cuda() ? cuda::driver() : nullptr;
+    if (D && D->Empty)
+      return Tensor(D->Empty(L.Sizes, L.Strides,
+                             c10::typeMetaToScalarType(L.Options.dtype()),
+                             L.Options.device()));
+    return at::empty_strided(L.Sizes, L.Strides, L.Options);
   }
 
   void keep(int At, const Tensor &X) {
@@ -775,7 +844,7 @@ private:
       Recording R(D);
       Below.callBoxed(Op, Keys, &Stack);
       Made = R.finish(c10::ArrayRef<IValue>(Stack).slice(First));
-      if (R.Why)
+      if (!R.Why.empty())
         note(c10::toString(B.Op.operator_name()) + ": " + R.Why);
     }
     std::unordered_map<std::vector<uint64_t>, Entry, Hash> Old; // freed at last
