@@ -318,6 +318,14 @@ def drawn(self, mat2):
     return self + int(torch.empty((), dtype=torch.int64).random_()) % 2
 
 
+def as_many(self, mat2):
+    return self + self.flatten().nonzero().double().sum()
+
+
+def inside(self, mat2):
+    return self + torch.argwhere(self > 0).sum()
+
+
 def resized(self, mat2):
     return self.new_empty(2).resize_(4, 4).copy_(self)
 
@@ -329,6 +337,8 @@ def resized(self, mat2):
         (as_number, "aten::item returns what is no tensor"),
         (of_python, "a tensor that is made of Python's numbers"),
         (drawn, "aten::item returns what is no tensor"),
+        (as_many, "aten::nonzero returns as many numbers as it finds"),
+        (inside, "aten::argwhere returns as many numbers as it finds"),
         (resized, "a tensor that changes its size"),
     ],
 )

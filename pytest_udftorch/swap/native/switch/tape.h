@@ -67,6 +67,8 @@ public:
                  autocast(c10::DeviceType::CPU) << 32);
     for (const IValue &V : Arguments)
       add(V);
+    // Python reads numbers on the CPU without asking an operator.
+    Odd |= Device && HasCpu;
   }
 
   Words Of;
@@ -75,6 +77,8 @@ public:
   bool Odd = false; ///< an argument that no tape knows
 
 private:
+  bool HasCpu = false;
+
   static uint64_t autocast(c10::DeviceType Type) {
     return at::autocast::is_autocast_enabled(Type)
                ? 1 + static_cast<uint64_t>(
@@ -145,6 +149,7 @@ private:
     const auto Address = reinterpret_cast<uintptr_t>(X.const_data_ptr());
     const auto Dims = static_cast<uint64_t>(X.dim());
     const c10::Device On = X.device();
+    HasCpu |= On.is_cpu();
     if (!Device && !On.is_cpu())
       Device = On;
     Of.push_back(10 | static_cast<uint64_t>(X.scalar_type()) << 8 |
@@ -311,7 +316,7 @@ public:
     Next.Op = B.Op;
     Next.Of = &B;
     add(std::move(Next), Given);
-    ++Depth;
+    aside(1);
   }
   void endStock(c10::ArrayRef<IValue> Results) { finishStep(Results); }
 
@@ -330,8 +335,10 @@ public:
   /// What is done until the next call with -1 is no step: a table is made that
   /// stays.
   static void aside(int More) {
-    if (Innermost)
+    if (Innermost) {
       Innermost->Depth += static_cast<unsigned>(More);
+      Innermost->Aside += static_cast<unsigned>(More);
+    }
   }
   void constant(const Tensor &X) {
     if (slot(X) < 0 && Constants.emplace(X.unsafeGetTensorImpl()).second)
@@ -431,6 +438,18 @@ private:
     const auto Type = V.toList().elementType();
     return Type->isSubtypeOf(
         *c10::OptionalType::create(c10::TensorType::get()));
+  }
+
+  /// Refuses an operator whose result has a size that depends on numbers, also
+  /// inside of another one.
+  void seeSizes(const at::RecordFunction &Fn) {
+    const auto Name = Fn.operator_name();
+    if (!Name || Aside)
+      return;
+    const auto Op = c10::Dispatcher::singleton().findOp(*Name);
+    if (Op && Op->hasTag(at::Tag::dynamic_output_shape) &&
+        Name->name != "aten::index")
+      refuse(Name->name + " returns as many numbers as it finds");
   }
 
   void begin(const at::RecordFunction &Fn) {
@@ -574,9 +593,11 @@ private:
 
   static std::unique_ptr<at::ObserverContext>
   start(const at::RecordFunction &Fn) {
-    if (Recording *R = Innermost)
+    if (Recording *R = Innermost) {
+      R->seeSizes(Fn);
       if (!R->Depth++)
         R->begin(Fn);
+    }
     return nullptr;
   }
   static void end(const at::RecordFunction &Fn, at::ObserverContext *) {
@@ -593,6 +614,7 @@ private:
   size_t Draws = 0;
   std::unordered_map<const c10::TensorImpl *, int> SlotOf;
   unsigned Depth = 0; ///< of calls of operators
+  unsigned Aside = 0; ///< of what is no step
   Recording *Outer;
   static inline thread_local Recording *Innermost = nullptr;
   static inline thread_local at::CallbackHandle Callback = 0;
