@@ -7,11 +7,11 @@ The words of the call are Philox's of that key.
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.swap.contract.gpu import GPU, signed
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
@@ -21,8 +21,7 @@ from pytest_udftorch.swap.cuda.variates import normals_of_places
 from pytest_udftorch.swap.overrides.tape import recording
 
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
-_shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
-_MOST_SHADOWS: Final = 64
+_shadows: Final[Newest[int, tuple[int, Any]]] = Newest(64)
 
 #: A generator of a GPU counts words of Philox in fours.
 _WORDS: Final = 4
@@ -59,8 +58,6 @@ def _key_of_gpu(generator: Any) -> int:
         torch.empty(drawn, dtype=torch.int64).random_(generator=shadow)
     key = int(torch.empty((), dtype=torch.int64).random_(generator=shadow))
     _shadows[seed] = drawn + 1, shadow
-    while len(_shadows) > _MOST_SHADOWS:
-        _shadows.popitem(last=False)
     state.view(torch.int64)[1] = (drawn + 1) * _WORDS
     generator.set_state(state)
     return key

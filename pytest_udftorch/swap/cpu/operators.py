@@ -11,10 +11,10 @@ above that key and notice nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.swap.cpu import (
     attention,
     composites,
@@ -117,7 +117,7 @@ class CpuOperators:
         self.loops: Loops | None = None
         #: What is told of these loops, before the boards call other kernels.
         self.users: list[Callable[[Loops | None], None]] = []
-        self._made: OrderedDict[object, tuple[Loops, dispatcher.Kernels]] = OrderedDict()
+        self._made: Newest[object, tuple[Loops, dispatcher.Kernels]] = Newest(_SETS)
 
     def change(self, module: Any, active: Active, undo: Undo) -> None:
         """Override the operators; one that has a UDF of its own keeps it.
@@ -135,8 +135,6 @@ class CpuOperators:
         if found is None:
             loops = Loops(active)
             found = self._made[active.key] = loops, _made(loops)
-            while len(self._made) > _SETS:
-                self._made.popitem(last=False)
         loops, made = found
         self._use(loops)
         dispatcher.overrides.serve("cpu", made)

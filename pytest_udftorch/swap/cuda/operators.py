@@ -18,11 +18,11 @@ The functions of a profiled session count in rows of ``counters``.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.errors import SessionBusyError, SwapError
 from pytest_udftorch.swap.cuda import (
     alignments,
@@ -45,6 +45,7 @@ from pytest_udftorch.swap.operators.row import Operator
 from pytest_udftorch.swap.overrides import canary, dispatcher
 from pytest_udftorch.swap.overrides.active import Active, Change
 from pytest_udftorch.swap.overrides.switchboard import switchboard
+from pytest_udftorch.swap.overrides.tape import recorded
 from pytest_udftorch.swap.overrides.undo import Undo
 
 _Maker = Callable[[Launcher, Any], dict[str, Callable[..., Any]]]
@@ -88,6 +89,13 @@ _MAKERS: Final[dict[Operator, _Maker]] = {
 }
 
 
+#: Operators whose kernels depend on their arguments alone, and draw by torch's operators.
+_RECORDED: Final = (
+    table.ATTENTION, table.GLU, table.GLU_BACKWARD, table.BINARY_CROSS_ENTROPY, table.SOFTMAX,
+    table.LOG_SOFTMAX, table.LOG_SOFTMAX_BACKWARD,
+)  # fmt: skip
+
+
 class Registration:
     """The kernels of one set of active functions."""
 
@@ -112,10 +120,13 @@ class Registration:
             if cpp is not None:
                 cpp.sizes(pointwise.FEW, softmax.ROW_IN_REGISTERS)
                 self.launcher.direct = cpp
+            recordable = {n for op in _RECORDED for n in op.overloads}
             targets = []
             for (key, name), kernel in every.items():
                 place = f"aten::{name}", key
                 target = switchboard.python(place, kernel)
+                if name in recordable and not self.launcher.counted:
+                    target = recorded(target)
                 if cpp is not None and key == "CUDA":
                     target = switchboard.above(place, target, cpp.target)
                 targets.append(target)
@@ -132,7 +143,7 @@ class CudaOperators:
 
     def __init__(self) -> None:
         self._registration: Registration | None = None
-        self._made: OrderedDict[object, Registration] = OrderedDict()
+        self._made: Newest[object, Registration] = Newest(_SETS)
         self._queued = False
 
     def change(self, cuda: Any, active: Active, undo: Undo) -> None:
@@ -148,8 +159,6 @@ class CudaOperators:
         registration = self._made.get(active.key)
         if registration is None:
             registration = self._made[active.key] = Registration(active)
-            while len(self._made) > _SETS:
-                self._made.popitem(last=False)
         undo.later(self.reset)
         self._registration = registration
         if cuda.is_initialized():

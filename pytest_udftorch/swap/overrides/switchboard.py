@@ -15,12 +15,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.errors import NativeError, SwapError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.native.runtime import load_built
@@ -140,7 +140,7 @@ class Target:
         self._native = native
         self.place = place
         self.address = address
-        self.kind = kind  # for people: Python, C++
+        self.kind = kind  # for people: Python, recorded, C++
 
     def __del__(self) -> None:
         self._native.drop(None, self.address)
@@ -228,7 +228,7 @@ class Switchboard:
     def __init__(self) -> None:
         self._boards: dict[Place, Board] = {}
         self._active: _Table | None = None
-        self._tables: OrderedDict[object, _Table] = OrderedDict()
+        self._tables: Newest[object, _Table] = Newest(_TABLES)
         self._opened = False
 
     @property
@@ -305,7 +305,9 @@ class Switchboard:
         """Return the address of the kernel of a target, a ``KernelFunction``."""
         return int(native().kernel(target.address))
 
-    def above(self, place: Place, below: Target, make: Callable[..., Any], *given: Any) -> Target:
+    def above(
+        self, place: Place, below: Target, make: Callable[..., Any], *given: Any, kind: str = "C++"
+    ) -> Target:
         """Return the target that ``make`` puts above another one, or that other one.
 
         Args:
@@ -314,12 +316,13 @@ class Switchboard:
             make: takes the addresses of the board and of ``below``, and ``given``; returns the
                 address of a target, or None.
             given: further arguments of it.
+            kind: what the target is.
         """
         made = make(self.board(*place).address, below.address, *given)
-        return Target(native(), place, made, "C++") if made else below
+        return Target(native(), place, made, kind) if made else below
 
     def called(self, name: str, key: str) -> str:
-        """Return what the board of an overload calls now: ``stock``, ``Python`` or ``C++``."""
+        """Return what the board of an overload calls: ``stock``, or the kind of a target."""
         found = self._active and self._active.targets.get((name, key))
         return found.kind if found else "stock"
 
@@ -338,8 +341,6 @@ class Switchboard:
             table = self._tables.get(key)
             if table is None:
                 table = self._tables[key] = _Table(native(), targets())
-                while len(self._tables) > _TABLES:
-                    self._tables.popitem(last=False)
             native().exchange(table.address)
             self._active = table
         if self._opened or self._boards:

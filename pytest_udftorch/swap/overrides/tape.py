@@ -77,7 +77,7 @@ class Tapes:
 
     def above(self, target: Target) -> Target:
         """Return the target that records a target in Python."""
-        return switchboard.above(target.place, target, self._target)
+        return switchboard.above(target.place, target, self._target, kind="recorded")
 
     def draw(self) -> int:
         """Draw an int64 from torch's generator of the CPU; each call that is played draws anew."""

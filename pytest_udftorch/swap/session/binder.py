@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pytest_udftorch.base.compat import import_torch
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.errors import RestoreError, TorchNotFoundError
 from pytest_udftorch.swap.library.symbols import (
     DTYPES,
@@ -108,7 +108,7 @@ class Binder(Stacked[Mapping[str, int]]):
         # The layers that the slots are as now; None if that is not known. And what leads from some
         # layers to others, for sessions that open again and again.
         self._at: tuple[Same, ...] | None = ()
-        self._steps: OrderedDict[tuple[object, object], _Step] = OrderedDict()
+        self._steps: Newest[tuple[object, object], _Step] = Newest(_STEPS)
 
     def symbols_of(self, function: str, dtype: str) -> list[Symbol]:
         """Return the symbols that libtorch calls for ``function``; empty if it calls none."""
@@ -339,8 +339,6 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._steps[known, to] = _Step(
                     change, Packed(change, expected, desired), ours, stock
                 )
-                while len(self._steps) > _STEPS:
-                    self._steps.popitem(last=False)
         _refuse(foreign)
 
     def _look(self) -> None:

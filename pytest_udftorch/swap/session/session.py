@@ -16,7 +16,6 @@ import contextlib
 import functools
 import inspect
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pytest_udftorch import errors
 from pytest_udftorch.base.compat import torch_summary
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.compiled import dynamo, inductor, optimizers
 from pytest_udftorch.swap.compiled import triton as triton_kernels
@@ -102,9 +102,9 @@ class _Plan:
     verified: bool = False
 
 
-#: What sessions may use again, the latest last; and how many.
-_plans: Final[OrderedDict[tuple[object, ...], _Plan]] = OrderedDict()
+#: What sessions may use again, and how many of these are kept.
 _PLANS: Final = 64
+_plans: Final[Newest[tuple[object, ...], _Plan]] = Newest(_PLANS)
 
 #: What decides, besides files, which build a session gets.
 _PLACES: Final = (
@@ -432,8 +432,6 @@ class Session(Result):
             plan = _Plan(layer, operators, self.build, self.composite_build, self._prepared)
             if self._profiling is None:
                 _plans[key] = plan
-                while len(_plans) > _PLANS:
-                    _plans.popitem(last=False)
         self.build, self.composite_build = plan.build, plan.composite_build
         self._prepared = plan.prepared
         self._used = plan
@@ -602,8 +600,6 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
         active = _actives.get(key)
         if active is None:
             active = _actives[key] = _active_of(sessions)
-            while len(_actives) > _PLANS:
-                _actives.popitem(last=False)
         follower.follow(active, wait=wait)
         if before == bound.changes:
             return
@@ -611,7 +607,7 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
 
 
 #: Plans of open sessions, with what decides on GPUs -> what is active.
-_actives: Final[OrderedDict[object, Active]] = OrderedDict()
+_actives: Final[Newest[object, Active]] = Newest(_PLANS)
 
 
 def _active_of(sessions: Sequence[Session]) -> Active:

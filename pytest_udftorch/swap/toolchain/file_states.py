@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.swap.library.description import UdfLibrary, files_below
 from pytest_udftorch.swap.native.runtime import runtime
 
@@ -50,7 +50,7 @@ class _States:
         return runtime().states(self.packed, self.count)
 
 
-_known: Final[OrderedDict[int, _States]] = OrderedDict()
+_known: Final[Newest[int, _States]] = Newest(_LIBRARIES)
 
 
 def files_state(library: UdfLibrary) -> int:
@@ -61,6 +61,4 @@ def files_state(library: UdfLibrary) -> int:
         if now == states.listed:
             return now
     states = _known[id(library)] = _States(library)
-    while len(_known) > _LIBRARIES:
-        _known.popitem(last=False)
     return states.listed
