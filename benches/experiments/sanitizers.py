@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.swap.toolchain.compiler import find_compiler
+from pytest_udftorch.swap.toolchain.compiler import find_compiler, torch_flags
 
 ROOT = Path(__file__).parents[2]
-RUNTIME = ROOT / "pytest_udftorch/swap/native/c"
+NATIVE = ROOT / "pytest_udftorch/swap/native"
+RUNTIME, SWITCH, OPERATOR = NATIVE / "c", NATIVE / "switch", NATIVE / "operator"
 DRIVERS = Path(__file__).parent / "native/sanitized"
 
 _FINDING = re.compile(
@@ -176,18 +177,23 @@ def driver(
     """
     here = folder / "sources"
     shutil.copytree(RUNTIME, here, dirs_exist_ok=True)
-    if mutation is not None:
-        path, (old, new) = here / mutation[0], mutation[1:]
-        text = path.read_text(encoding="utf-8")
-        if text.count(old) != 1:
-            raise ValueError(f"{path.name} has {text.count(old)} times {old!r}, and not once.")
-        path.write_text(text.replace(old, new), encoding="utf-8")
+    _mutate(here, mutation)
     output = folder / name
     _must(
         clang(), "-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", *kit.flags, f"-I{here}",
         DRIVERS / f"{name}.c", *(here / s for s in sources), "-o", output, "-lm", "-pthread",
     )  # fmt: skip
     return output
+
+
+def _mutate(here: Path, mutation: Mutation | None) -> None:
+    if mutation is None:
+        return
+    path, (old, new) = here / mutation[0], mutation[1:]
+    text = path.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise ValueError(f"{path.name} has {text.count(old)} times {old!r}, and not once.")
+    path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def _must(*command: str | Path) -> None:
@@ -220,6 +226,27 @@ def cells(kit: Kit, folder: Path, mutation: Mutation | None = None, rounds: int 
     """Begin, read and end profiles under threads that count; a call is one of an operator."""
     made = driver("cells", ("udfprof.c", "names.c", "trampolines.S"), kit, folder, mutation)
     return judged("counters of profiles", kit, [made, str(rounds)])
+
+
+def boards(kit: Kit, folder: Path, mutation: Mutation | None = None, rounds: int = 3000) -> Outcome:
+    """Switch the tables of a board under threads that call its operator; a call is one of those."""
+    home = folder / "native"
+    for source in (*SWITCH.glob("*.h"), *RUNTIME.glob("*.h"), OPERATOR / "kernel_of.h"):
+        home.mkdir(exist_ok=True)
+        shutil.copy(source, home)
+    _mutate(home, mutation)
+    flags, inputs = torch_flags()
+    libraries = [i for i in inputs if i.startswith("-")]  # the runtime is not used
+    made = folder / "boards"
+    where = next(f for f in libraries if f.startswith("-L"))[2:]
+    _must(
+        clang(), "--driver-mode=g++", "-std=c++20", "-O1", "-DNDEBUG", *kit.flags,
+        "-fno-sanitize=vptr", "-shared-libsan", f"-I{home}", *flags, DRIVERS / "boards.cpp",
+        "-o", made, *libraries, f"-Wl,-rpath,{where}", "-pthread",
+    )  # fmt: skip
+    runtime = preload(kit)
+    assert runtime is not None
+    return judged("boards", kit, [made, str(rounds)], env={"LD_LIBRARY_PATH": str(runtime.parent)})
 
 
 # Python with torch -------------------------------------------------------------------------
@@ -352,6 +379,7 @@ def with_plugin(kit: Kit, folder: Path, made: Path, tests: Sequence[str]) -> Out
 PARTS: dict[str, tuple[Callable[[Kit, Path], Outcome], tuple[Kit, ...]]] = {
     "slots": (slots, (ADDRESS, THREAD)),
     "cells": (cells, (ADDRESS, THREAD)),
+    "boards": (boards, (ADDRESS, THREAD)),
     "sessions": (_python("sessions in torch", "sessions"), (ADDRESS, THREAD)),
     "profiles": (_python("profiles in torch", "profiles"), (ADDRESS, THREAD)),
     "patches": (_python("patched libtorch", "patches"), (UNDEFINED,)),

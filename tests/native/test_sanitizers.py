@@ -38,6 +38,13 @@ RACE_OF_COUNTERS = (
     "Torch = torch;",
 )
 
+FREED_EARLY = (
+    "board.h",
+    "(Each.In <= Oldest ? Free : Kept).push_back(std::move(Each));",
+    "Free.push_back(std::move(Each));",
+)
+NOT_ENTERED = ("board.h", "T.Mine->Since.store(Epoch.load());", ";")
+
 UDF = """
 static const float table[4] = {{1, 2, 3, 4}};
 float last;
@@ -63,6 +70,18 @@ def clean(outcome: Outcome, calls: int) -> None:
 
 def test_slots_are_exchanged_under_threads_that_call_through_them(kit, tmp_path):
     clean(sanitizers.slots(kit, tmp_path, rounds=100), 1000)
+
+
+def test_tables_of_boards_are_switched_under_threads_that_call(kit, tmp_path):
+    clean(sanitizers.boards(kit, tmp_path, rounds=500), 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", [FREED_EARLY, NOT_ENTERED], ids=["freed", "not entered"])
+def test_a_target_that_is_freed_under_a_thread_is_reported(mutation, tmp_path):
+    outcome = sanitizers.boards(installed(ADDRESS), tmp_path, mutation, rounds=3000)
+    assert outcome.findings
+    assert "heap-use-after-free" in outcome.text
 
 
 @pytest.mark.parametrize(
