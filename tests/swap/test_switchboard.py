@@ -155,15 +155,40 @@ def test_sessions_of_ever_new_functions_leave_nothing_behind():
 def of_libraries():
     """The bits of each call under each library, and under none."""
     found = {name: {bits(call())} for name, call in CALLS.items()}
-    for library in ("corem", "repro", "canary"):
-        with patched(library):
+    for chosen in SELECTIONS:
+        with chosen():
             for name, call in CALLS.items():
                 found[name].add(bits(call()))
     return found
 
 
-@pytest.mark.parametrize("switches", [300, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_threads_run_operators_while_sessions_open_and_close(switches):
+@operator_udf("aten::sigmoid")
+def moved_sigmoid(self):
+    return self + 300
+
+
+#: What sessions are opened of, in turn.
+SELECTIONS = (
+    lambda: patched("corem"),
+    lambda: patched("repro"),
+    lambda: patched("canary"),
+    lambda: patched("corem", composites=True),
+    lambda: patched(moved_sigmoid, ranks="ignore"),
+)
+
+
+def held():
+    """What a process holds on to: descriptors, mappings, and its memory in MB."""
+    with open("/proc/self/maps") as maps, open("/proc/self/statm") as statm:
+        pages = int(statm.read().split()[1])
+        return len(os.listdir("/proc/self/fd")), sum(1 for _ in maps), pages >> 8
+
+
+@pytest.mark.parametrize(
+    ("switches", "workers"), [(300, 3), pytest.param(20_000, 16, marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(5400)
+def test_threads_run_operators_while_sessions_open_and_close(switches, workers):
     known, stop, wrong = of_libraries(), threading.Event(), []
 
     def work():
@@ -177,17 +202,21 @@ def test_threads_run_operators_while_sessions_open_and_close(switches):
                 except Exception as error:
                     wrong.append(f"{name}: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
         thread.start()
+    before = None
     try:
         open_now = []
         for number in range(switches):
             if len(open_now) > 2:
                 open_now.pop(number % 2).__exit__(None, None, None)
-            session = patched(("corem", "repro", "canary", "corem")[number % 4])
+            session = SELECTIONS[number % len(SELECTIONS)]()
             session.__enter__()
             open_now.append(session)
+            if number == switches // 2:
+                before = held()
+        after = held()
     finally:
         while open_now:
             open_now.pop().__exit__(None, None, None)
@@ -195,6 +224,10 @@ def test_threads_run_operators_while_sessions_open_and_close(switches):
         for thread in threads:
             thread.join()
     assert not wrong, wrong[:5]
+    # Threads of Python and their arenas come and go.
+    assert after[0] <= before[0]
+    assert after[1] <= before[1] + 20
+    assert after[2] <= before[2] + 60
 
 
 #: Calls that one kernel computes: a switch comes before or after it.
