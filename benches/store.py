@@ -102,6 +102,7 @@ GPU = _experiments(
     "cuda_training",
     "contract_digests_cuda",
     "contract_ranks_cuda",
+    "contract_small_cuda",
     "profile_cuda",
     "wheel",
 )

@@ -1307,6 +1307,36 @@ def contract_small(results: Results) -> str:
     return "\n".join([*found, _source(document), ""])
 
 
+def contract_small_cuda(results: Results) -> str:
+    """Return what models take on a GPU under corem and repro, over stock's time."""
+    document = results["contract_small_cuda"]
+    asked = document["asked"]
+
+    def over_stock(row: Mapping[str, Any], library: str) -> str:
+        found = row[library]
+        shown = (
+            f"{found['median']:.2f} ({found['lower_quartile']:.2f} to "
+            f"{found['upper_quartile']:.2f})"
+        )
+        kind = row["what"] if row["what"] in asked[library] else f"{row['what']} of a small model"
+        limit = asked[library].get(kind)
+        return shown if limit is None else f"{shown}, asked {limit:g}"
+
+    rows = [
+        (row["model"], row["what"], f"{row['stock_ms']['median']:.1f}",
+         *(over_stock(row, library) for library in ("corem", "repro")))
+        for row in document["rows"]
+    ]  # fmt: skip
+    said = (
+        f"The time of stock is 1: medians of {document['turns']} turns, and in brackets their "
+        "middle half. The small models train on two samples in float32. The Llama has bfloat16, "
+        f"batch {document['batch']} of {document['length']} tokens; *decode* is "
+        f"{document['tokens']} tokens with a cache."
+    )
+    head = ["model", "what", "stock, ms", "corem", "repro"]
+    return "\n".join([*table(head, rows), "", said, "", _source(document), ""])
+
+
 def _share_of_speed(found: Mapping[str, float]) -> str:
     low, high = found["lower_quartile"], found["upper_quartile"]
     return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -1682,6 +1712,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_small": contract_small,
+    "contract_small_cuda": contract_small_cuda,
     "same": same,
     "same_one": same_one,
     "same_short": same_short,

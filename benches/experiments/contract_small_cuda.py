@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What small models, and a language model of 1B parameters, cost on a GPU under repro and corem.
+
+    python -m benches.experiments.contract_small_cuda [MODEL ...] [--store FILE]
+
+The small models train on two samples: their steps are mostly launches. The language model takes a
+training step, a prefill, and decodes with a cache. Stock and the sessions take turns in one
+process; a turn is timed between two synchronisations of the device. The models are untrained ones
+of transformers and torchvision, which must be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+
+from benches import stored
+from benches.experiments import command
+from benches.experiments.cuda_digests import gpu
+from pytest_udftorch import patched
+from pytest_udftorch.swap.overrides.tape import tapes
+
+LIBRARIES: Final = ("stock", "corem", "repro")
+
+#: What was asked for: the time under a session, over stock's.
+ASKED: Final = {
+    "repro": {"training step of a small model": 1.3},
+    "corem": {"step": 1.03, "prefill": 1.1, "decode": 1.05},
+}
+TURNS: Final = 5
+WORDS: Final = 32_000
+#: Of the language model: batch, length, and tokens of a turn.
+BATCH, LENGTH, TOKENS = 4, 512, 16
+
+Step = Callable[[], object]
+
+
+def _trained(model: torch.nn.Module, loss_of: Callable[[Any], torch.Tensor]) -> Step:
+    model.cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(loss_of(model))
+        optimizer.step()
+
+    return step
+
+
+def _words(model: torch.nn.Module) -> Step:
+    words = torch.randint(5, WORDS, (2, 128), device="cuda")
+    return _trained(model, lambda m: m(input_ids=words, labels=words).loss)
+
+
+def _gpt2() -> Step:
+    import transformers
+
+    return _words(transformers.GPT2LMHeadModel(transformers.GPT2Config()))
+
+
+def _roberta() -> Step:
+    import transformers
+
+    return _words(transformers.RobertaForMaskedLM(transformers.RobertaConfig()))
+
+
+def _efficientnet() -> Step:
+    from torchvision import models
+
+    x, labels = torch.randn(2, 3, 224, 224, device="cuda"), torch.arange(2, device="cuda")
+    loss = torch.nn.CrossEntropyLoss()
+    return _trained(models.efficientnet_b0(), lambda m: loss(m(x), labels))
+
+
+def _mobilevit() -> Step:
+    import transformers
+
+    x, labels = torch.randn(2, 3, 256, 256, device="cuda"), torch.arange(2, device="cuda")
+    model = transformers.MobileViTForImageClassification(transformers.MobileViTConfig())
+    return _trained(model, lambda m: m(pixel_values=x, labels=labels).loss)
+
+
+SMALL: Final[dict[str, Callable[[], Step]]] = {
+    "GPT-2": _gpt2, "RoBERTa": _roberta, "EfficientNet-B0": _efficientnet, "MobileViT": _mobilevit,
+}  # fmt: skip
+LANGUAGE: Final = "Llama, 1B"
+
+
+def _turn_ns(call: Step, count: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start) / count
+
+
+def _session(library: str) -> Any:
+    return nullcontext() if library == "stock" else patched(library)
+
+
+def compared(call: Step, count: int) -> dict[str, Any]:
+    """Return the times of a call in ms, and those of sessions over stock's of the same turn."""
+    times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
+    for turn in range(TURNS + 1):
+        for library in LIBRARIES[:: 1 if turn % 2 else -1]:
+            with _session(library):
+                if not turn:
+                    _turn_ns(call, 3)  # compiles, and records what is played later
+                else:
+                    call()
+                    times[library].append(_turn_ns(call, count))
+    found: dict[str, Any] = {"stock_ms": stored.summary([t / 1e6 for t in times["stock"]])}
+    for library in LIBRARIES[1:]:
+        pairs = zip(times[library], times["stock"], strict=True)
+        found[library] = stored.summary([ours / theirs for ours, theirs in pairs])
+    return found
+
+
+def small(name: str) -> dict[str, Any]:
+    """Return the row of a small model's training step."""
+    torch.manual_seed(0)
+    step = SMALL[name]()
+    row = {"model": name, "what": "training step", **compared(step, 8)}
+    before = tapes().played()
+    with patched("repro"):
+        step()
+    return {**row, "played": tapes().played() - before}
+
+
+def language() -> list[dict[str, Any]]:
+    """Return the rows of the language model in bfloat16."""
+    import transformers
+
+    torch.manual_seed(0)
+    model: Any = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, vocab_size=WORDS,
+            num_attention_heads=32, num_key_value_heads=8,
+        )
+    ).to("cuda", torch.bfloat16)  # fmt: skip
+    words = torch.randint(0, WORDS, (BATCH, LENGTH), device="cuda")
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(input_ids=words, labels=words).loss.backward()
+
+    @torch.no_grad()
+    def prefill() -> Any:
+        return model(input_ids=words)
+
+    @torch.no_grad()
+    def decode() -> None:
+        cache = transformers.DynamicCache()
+        given = words[:, :64]
+        for _ in range(TOKENS):
+            found = model(input_ids=given, past_key_values=cache, use_cache=True)
+            given = found.logits[:, -1:].argmax(-1)
+
+    rows = []
+    for what, call, count in (("decode", decode, 1), ("prefill", prefill, 4), ("step", step, 2)):
+        rows.append({"model": LANGUAGE, "what": what, **compared(call, count)})
+    return rows
+
+
+def measure(names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the figures of all models, or of those that are named."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rows = [small(name) for name in SMALL if not names or name in names]
+    if not names or LANGUAGE in names:
+        rows += language()
+    return {
+        "device": gpu(), "asked": ASKED, "turns": TURNS, "batch": BATCH, "length": LENGTH,
+        "tokens": TOKENS, "rows": rows, "refused": tapes().refusals(),
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("contract_small_cuda", __doc__)
+    parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
+    options = parser.parse_args(arguments)
+
+    def show(figures: dict[str, Any]) -> bool:
+        for row in figures["rows"]:
+            ratios = ", ".join(f"{lib} {row[lib]['median']:.2f}" for lib in LIBRARIES[1:])
+            print(
+                f"{row['model']:16} {row['what']:14} {row['stock_ms']['median']:7.1f} ms {ratios}"
+            )
+        return True
+
+    return command.run("contract_small_cuda", options, lambda: measure(options.names), show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
