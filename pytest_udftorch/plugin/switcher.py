@@ -27,6 +27,7 @@ from pytest_udftorch.swap.library.description import is_operator
 from pytest_udftorch.swap.overrides.operator_udfs import prepare
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
+from pytest_udftorch.swap.toolchain.agenda import agenda
 from pytest_udftorch.swap.toolchain.shared_library import Build, build_library
 
 # pytest's option names of runs that execute no test and hence open no session.
@@ -67,6 +68,11 @@ class Switcher:
         self._marking = False
         self._live: dict[pytest.FixtureDef[Any], Any] = {}
         config.add_cleanup(self.close)
+        capture = config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            # A marker may choose a library whose builds are missing in the midst of the tests.
+            agenda.aside = capture.global_and_fixture_disabled
+            config.add_cleanup(functools.partial(setattr, agenda, "aside", contextlib.nullcontext))
 
     @property
     def session(self) -> Session | None:
@@ -151,6 +157,11 @@ class Switcher:
                     self._open_base(targets[0])
             return
         for target in targets:
+            # Compiled here, where the lines about it are not captured, and once for all workers.
+            with contextlib.suppress(UdfError):  # said by whoever needs it
+                target.open(self.options, self.options.profile).prepare(
+                    watching=self.options.strict
+                )
             if not self.config.pluginmanager.hasplugin("dsession"):
                 if len(targets) == 1:
                     self._open_base(target)
