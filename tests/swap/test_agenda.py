@@ -236,6 +236,35 @@ def test_a_line_that_an_error_ends_is_ended(monkeypatch):
     assert stream.getvalue().endswith("\n")
 
 
+def test_a_search_says_at_which_step_it_is(monkeypatch):
+    """Only the innermost of what runs is told, and nobody needs to wait for it."""
+    monkeypatch.setenv(VARIABLE, "0")
+    progress.tell("run 1")
+    with Progress("searching", 0) as outer, Progress("compiling", 1) as inner:
+        progress.tell("run 2 of 3")
+        assert (outer.text, inner.text) == ("searching", "compiling, run 2 of 3")
+        progress.tell("run 3 of 3")
+        assert inner.text == "compiling, run 3 of 3"
+
+
+def test_what_runs_within_has_the_line(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(progress, "REDRAWN", 0.01)
+    monkeypatch.setattr(progress, "PAUSE", 0.01)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with Progress("searching", 0):
+        time.sleep(0.1)
+        begun = len(stream.getvalue())
+        with Progress("compiling", 1):
+            time.sleep(0.1)
+            inside = stream.getvalue()[begun:].replace("\r", "\n").split("\n")
+    assert "searching" in stream.getvalue()[:begun]
+    # One look of the outer may have begun before.
+    assert sum("searching" in line for line in inside) <= 1
+    assert sum("compiling" in line for line in inside) > 1
+
+
 # In pytest ---------------------------------------------------------------------------
 
 MARKED = """

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final
 
 #: Seconds before the first line. From one line to the next it is half as long again, up to LONGEST.
 PAUSE: Final = 2.0
@@ -24,6 +24,16 @@ REDRAWN: Final = 0.5
 WIDTH: Final = 20
 
 VARIABLE: Final = "UDFTORCH_PROGRESS"
+
+
+#: Those whose blocks run, the innermost last.
+_open: Final[list[Progress]] = []
+
+
+def tell(step: str) -> None:
+    """Say which step a long search is at, if somebody waits for it: ``run 3 of 20``."""
+    if _open:
+        _open[-1].text = f"{_open[-1].named}, {step}"
 
 
 class Progress:
@@ -36,10 +46,13 @@ class Progress:
         heading: a line to write before the first one.
     """
 
+    #: How long the line is that a terminal shows now.
+    _drawn: ClassVar[int] = 0
+
     def __init__(self, text: str, total: int, *, seconds: float = 0.0, heading: str = "") -> None:
-        self.text, self._total, self._done = text, total, 0
+        self.text = self.named = text
+        self._total, self._done = total, 0
         self._seconds, self._heading = seconds, heading
-        self._drawn = 0
         self._ended = threading.Event()
         self._said = False
         self._start = time.monotonic()
@@ -47,6 +60,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._start = time.monotonic()
+        _open.append(self)
         if os.environ.get(VARIABLE) != "0":
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -56,12 +70,13 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._ended.set()
+        _open.remove(self)
         if self._thread is not None:
             self._thread.join()
         if self._said and kind is None:
             spent = time.monotonic() - self._start
             self._say(f"done, {spent:.0f} s" if self._done >= self._total else self._far())
-        elif self._drawn:
+        elif Progress._drawn:
             self._write("\n")
 
     def tell(self, text: str) -> None:
@@ -77,6 +92,10 @@ class Progress:
         # What is known to take longer is named at once.
         pause = 0.0 if self._heading or self._seconds > PAUSE else PAUSE
         while not self._ended.wait(pause):
+            if bar and _open[-1:] != [self]:
+                # Something within it has the line.
+                pause = REDRAWN
+                continue
             if not self._said and self._heading:
                 self._write(f"udftorch: {self._heading}\n")
             self._said = True
@@ -106,16 +125,16 @@ class Progress:
         if not bar:
             # A line that was drawn is written over, and stays.
             line = f"udftorch: {self.text}: {how}"
-            over = "\r" if self._drawn else ""
-            self._write(f"{over}{line.ljust(self._drawn)}\n")
-            self._drawn = 0
+            over = "\r" if Progress._drawn else ""
+            self._write(f"{over}{line.ljust(Progress._drawn)}\n")
+            Progress._drawn = 0
             return
         share = self._share()
         full = round(share * WIDTH)
         drawn = f" [{'#' * full}{'.' * (WIDTH - full)}]" if share >= 0 else ""
         line = f"udftorch: {self.text}{drawn} {how}"[: shutil.get_terminal_size().columns - 1]
-        self._write(f"\r{line.ljust(self._drawn)}")
-        self._drawn = len(line)
+        self._write(f"\r{line.ljust(Progress._drawn)}")
+        Progress._drawn = len(line)
 
     def _write(self, text: str) -> None:
         try:
