@@ -72,7 +72,9 @@ def _named(torch: Any, name: str) -> Any:
         for part in rest:
             found = getattr(found, part, None)
     if not callable(found):
-        raise SummationError(f"{name} is no function of torch. Name one in full, such as torch.mm.")
+        raise SummationError(
+            f"{name} is not a function of torch. Name one in full, such as torch.mm."
+        )
     return found
 
 

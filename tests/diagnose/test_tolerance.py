@@ -191,7 +191,7 @@ def test_metrics_that_are_of_no_use_are_refused():
         ({"ladder": ("std", "corem")}, "'std' has no functions of its own"),
         ({"cost": "bits"}, "neither 'time' nor 'rank'"),
         ({"workers": 2}, "need the metric by name"),
-        ({"workers": -1}, "is no number of processes"),
+        ({"workers": -1}, "is not a number of processes"),
         ({"ladder": ("repro", "canary"), "functions": ("nothing",)}, "has no function 'nothing'"),
     ],
 )

@@ -167,7 +167,7 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     assert again[0].by_numbers == "of the journal"
     head["run"]["axioms"] = "other"
     journal.write_bytes(journals.text([head]))
-    with pytest.raises(JournalError, match="is no journal of judgements with these axioms"):
+    with pytest.raises(JournalError, match="is not a journal of judgements with these axioms"):
         judge_rules(candidates, journal=journal)
 
 

@@ -201,7 +201,7 @@ def _values(kept: Kept) -> dict[str, Any]:
 
 def _sample(value: Any, where: str) -> None:
     if type(value) not in (int, float):
-        raise Malformed(f"{where} is no number")
+        raise Malformed(f"{where} is not a number")
 
 
 def _samples(value: Any, where: str) -> None:

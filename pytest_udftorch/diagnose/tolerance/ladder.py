@@ -76,7 +76,7 @@ def cheapest_libraries(  # noqa: PLR0913
     if cost not in ("time", "rank"):
         raise DiagnosisError(f"cost={cost!r} is neither 'time' nor 'rank'.")
     if workers < 0:
-        raise DiagnosisError(f"workers={workers} is no number of processes. Give 0 or more.")
+        raise DiagnosisError(f"workers={workers} is not a number of processes. Give 0 or more.")
     if (workers or scheduler) and not isinstance(metric, str):
         raise DiagnosisError(
             "Other processes need the metric by name, such as 'model.py:metric'. Give it so, or "

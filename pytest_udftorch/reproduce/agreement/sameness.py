@@ -152,9 +152,9 @@ class _Search:
             again = _only(evaluation(self.one))
             if differing("", again.own(), whole.own()).differ:
                 raise RunError(
-                    f"Under {library or _open_session()} the model gives other bits when it is run "
-                    "again in the same way, so no other way can agree. `udftorch diff` with two "
-                    "equal sides names the operator."
+                    f"Under {library or _open_session()} the model gives different bits when it is "
+                    "run again in the same way, so no other way can agree. `udftorch diff` with "
+                    "two equal sides names the operator."
                 )
             trained = None
             for way in self.ways:
