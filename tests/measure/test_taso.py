@@ -276,7 +276,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
         ("x: (t a)) => a", "is left over"),
         ("x: (mm a k) => a", "mm takes M M or .*, not M K"),
         ("x: (mm a b) => (conv i k)", "different kinds, M and I"),
-        ("x: (t z) => a", "'z' is no variable"),
+        ("x: (t z) => a", "'z' is not a variable"),
         ("x: (sub a a) => (sub b b)", "b is missing"),
         ("x: (neg (neg a)) => a\nx: (t (t a)) => a", "line 2: there is a rule 'x' already"),
     ],

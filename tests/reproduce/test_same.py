@@ -214,7 +214,7 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys):
     [
         ([SUBJECT, "--ways", "batch 9"], "There is no way 'batch 9'. Did you mean"),
         ([SUBJECT, "--ways", "right padding,GPU"], "cannot be run in the way 'GPU'"),
-        ([SUBJECT, "--dtype", "int8"], "int8 is no dtype of a model"),
+        ([SUBJECT, "--dtype", "int8"], "int8 is not a dtype of a model"),
         ([SUBJECT, "--libraries", ","], "There is no library to run under"),
         ([SUBJECT, "--libraries", "corm"], "corm"),
         (["model"], "'model' names no model. Write model.py:make"),

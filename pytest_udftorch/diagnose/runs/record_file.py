@@ -275,7 +275,7 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
         ) from error
     except Malformed as error:
         raise DiagnosisError(
-            f"{path} is no recorded run of this version: {error}. Record the run again."
+            f"{path} is not a recorded run of this version: {error}. Record the run again."
         ) from error
     if (Path(folder) / VALUES).exists():
         record.recording.kept.update(_kept(Path(folder) / VALUES, record.recording, put))

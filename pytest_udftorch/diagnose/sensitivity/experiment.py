@@ -136,7 +136,7 @@ def _check(
                 f"{word} are named, but perturb={perturb!r} leaves them alone. Leave out one."
             )
         if isinstance(given, str) or (given is not None and not given):
-            raise DiagnosisError(f"{word}={given!r} is no sequence of names. Give ('exp',).")
+            raise DiagnosisError(f"{word}={given!r} is not a sequence of names. Give ('exp',).")
 
 
 def _steady(one: Side, perturb: str) -> Side:

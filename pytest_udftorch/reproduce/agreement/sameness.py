@@ -55,7 +55,7 @@ def subject_of(subject: str | Any, inputs: Any = (), dtype: str | None = None) -
     if dtype is None:
         return found
     if dtype not in _DTYPES:
-        raise RunError(f"{dtype} is no dtype of a model. Give one of {', '.join(_DTYPES)}.")
+        raise RunError(f"{dtype} is not a dtype of a model. Give one of {', '.join(_DTYPES)}.")
     wanted = getattr(torch, dtype)
     converted = {
         name: t.to(wanted) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
