@@ -157,11 +157,6 @@ class Switcher:
                     self._open_base(targets[0])
             return
         for target in targets:
-            # Compiled here, where the lines about it are not captured, and once for all workers.
-            with contextlib.suppress(UdfError):  # said by whoever needs it
-                target.open(self.options, self.options.profile).prepare(
-                    watching=self.options.strict
-                )
             if not self.config.pluginmanager.hasplugin("dsession"):
                 if len(targets) == 1:
                     self._open_base(target)
@@ -176,6 +171,10 @@ class Switcher:
 
     def _prebuild(self, target: Target) -> None:
         """Compile for the workers of xdist, which then find it in the cache."""
+        # Workers would all wait for one of them, and nobody sees what they write.
+        with contextlib.suppress(UdfError):  # said by whoever needs it
+            session = target.open(self.options, self.options.profile)
+            session.prepare(watching=self.options.strict)
         names = target.library.select(target.functions)
         level, profiled = self.options.cpu_level, self.options.profile is not None
         if not all(map(is_operator, names)):

@@ -119,7 +119,7 @@ class Progress:
         if self._total > 1:
             return self._done / self._total
         spent = time.monotonic() - self._start
-        return min(spent / self._seconds, 0.99) if self._seconds else -1.0
+        return min(spent / self._seconds, 0.95) if self._seconds else -1.0
 
     def _say(self, how: str, bar: bool = False) -> None:
         if not bar:
