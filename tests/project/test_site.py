@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -270,4 +271,23 @@ def test_an_example_of_a_docstring_is_code():
     )
     assert docstring_examples.fenced("No example.\n\nArgs:\n    x: 1.") == (
         "No example.\n\nArgs:\n    x: 1."
+    )
+
+
+def test_a_picture_follows_the_colours_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_pages, "PARTS", tmp_path)
+    file = SimpleNamespace(src_uri="why/overflow.md", generated_by=None)
+
+    def changed(text):
+        return site_pages.on_page_markdown(text, SimpleNamespace(file=file, meta={}))
+
+    text = "<!-- picture: page: The page -->"
+    assert changed(text) == ""
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "page.png").touch()
+    assert changed(text) == "![The page](../pictures/page.png)"
+    (tmp_path / "pictures" / "page-dark.png").touch()
+    assert changed(text) == (
+        "![The page](../pictures/page.png#only-light) "
+        "![The page](../pictures/page-dark.png#only-dark)"
     )
