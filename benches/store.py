@@ -118,7 +118,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
     "versions", "coverage", "contract_operators", "contract_small", "same", "float64_check",
-    "rewriting_gains", "pet_convolutions", "first_hour",
+    "rewriting_gains", "pet_convolutions", "first_hour", "one_time_builds",
 )  # fmt: skip
 LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")
 LONG["aarch64_sve"] = (
@@ -198,9 +198,9 @@ def measure(name: str) -> int:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch) / "benchmark.json"
+        options = ("--bench-scale=full", f"--benchmark-json={record}")
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", SUITES[name], f"--benchmark-json={record}"],
-            check=False,
+            [sys.executable, "-m", "pytest", SUITES[name], *options], check=False
         ).returncode
         if status == 0:
             benches = condensed(json.loads(record.read_text(encoding="utf-8")))

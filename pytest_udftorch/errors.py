@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One class for each kind of mistake that a caller would handle apart.
+"""One class for each kind of mistake that a caller would handle separately.
 
 Every message says what went wrong, why, and what to do about it. All errors derive from
 :class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
@@ -106,7 +106,7 @@ class ProfileError(UdfError):
 
 
 class ProfileFileError(UdfError):
-    """A profile's file cannot be created or read, is in use, or is none."""
+    """A profile's file cannot be created or read, is in use, or is not the file of a profile."""
 
 
 class GoldenError(UdfError):
@@ -134,7 +134,7 @@ class CoverageError(UdfError):
 
 
 class DiagnosisError(UdfError):
-    """What differs, or matters, cannot be found as asked for, or cannot be stored."""
+    """A difference, or what matters, cannot be found as asked for, or cannot be stored."""
 
 
 class RunError(UdfError):
@@ -160,7 +160,7 @@ class EquivalenceError(UdfError):
 
 
 class RewriteError(UdfError):
-    """A graph cannot be rewritten as it was asked for, or a rule is none or unsound."""
+    """A graph cannot be rewritten as it was asked for, or a rule is malformed or unsound."""
 
 
 class CertificateError(UdfError):

@@ -165,10 +165,12 @@ class Ratios:
     Attributes:
         base: clock -> median steps of the base's runs, in ns.
         contenders: clock -> contender -> its ratio to the base in each block.
+        steps: clock -> contender -> its median step in each block, in ns.
     """
 
     base: dict[str, list[float]]
     contenders: Samples
+    steps: Samples
 
 
 def against(
@@ -201,7 +203,8 @@ def against(
     runner = _Runner(task, steps, warm_up, seed, learning=True)
     runner.prepare([base, *contenders.values()])
     rng = random.Random(seed)
-    found = Ratios({c: [] for c in CLOCKS}, {c: {name: [] for name in contenders} for c in CLOCKS})
+    ratios, own = ({c: {name: [] for name in contenders} for c in CLOCKS} for _ in range(2))
+    found = Ratios({c: [] for c in CLOCKS}, ratios, own)
     with _no_collection():
         before = runner.run(base)
         for _ in _block_numbers(blocks, seconds):
@@ -210,6 +213,7 @@ def against(
                 for clock in CLOCKS:
                     beside = math.sqrt(before[clock] * later[clock])
                     found.contenders[clock][name].append(times[clock] / beside)
+                    found.steps[clock][name].append(times[clock])
                     found.base[clock].append(later[clock])
                 before = later
     return found

@@ -121,8 +121,11 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
     }
 
 
-def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds=3):
-    """Return what eight instruments cost, and how well the layers' sums meet the whole."""
+def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds=3, times=None):
+    """Return what eight instruments cost, and how well the layers' sums meet the whole.
+
+    ``times``, a dict, gets instrument -> nanoseconds of each run.
+    """
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_EX):
         print(f"{name} {batch}: instruments", flush=True)
@@ -133,6 +136,8 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
             model, (x,), runs=max(7, runs // 2), rounds=prefix_rounds
         ).complete()
         profiled = layer_profile(model, (x,), passes=rounds)
+    if times is not None:
+        times |= {key: timing.wall_ns for key, timing in instruments.items()}
     pure = median(instruments["pure"].wall_ns)
     return {
         "model": name,

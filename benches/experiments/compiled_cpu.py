@@ -52,8 +52,10 @@ def compiled(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Ca
     return made
 
 
-def compare(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds: int) -> Any:
-    """Return times in ns of stock and corem, and the median of their ratios."""
+def times(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds: int
+) -> dict[str, list[int]]:
+    """Return ``stock`` and ``corem`` -> nanoseconds of each call, in turns."""
     with torch.no_grad():
         stock = compiled(function, inputs)
         with patched("corem"):
@@ -62,13 +64,22 @@ def compare(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds
             raise RuntimeError(
                 "Both give the same bits: the compiled code does not contain corem's functions."
             )
-        times: dict[str, list[int]] = {"stock": [], "corem": []}
+        found: dict[str, list[int]] = {"stock": [], "corem": []}
         for _ in range(3 + rounds):
             for name, call in (("stock", stock), ("corem", udf)):
                 start = time.perf_counter_ns()
                 call(*inputs)
-                times[name].append(time.perf_counter_ns() - start)
-    warm = {name: values[3:] for name, values in times.items()}
+                found[name].append(time.perf_counter_ns() - start)
+    return {name: values[3:] for name, values in found.items()}
+
+
+def compare(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds: int) -> Any:
+    """Return times in ns of stock and corem, and the median of their ratios."""
+    return summary(times(function, inputs, rounds))
+
+
+def summary(warm: dict[str, list[int]]) -> dict[str, dict[str, float]]:
+    """Return quartiles of what :func:`times` returned, and of the ratios of its pairs."""
     ratios = [u / s for s, u in zip(warm["stock"], warm["corem"], strict=True)]
     return {
         **{f"{name}_ns": stored.summary(values) for name, values in warm.items()},

@@ -116,8 +116,20 @@ def events(calls: dict[str, Callable[[], Any]], rounds: int, flush: bool) -> dic
     return {n: [1e6 * a.elapsed_time(b) for a, b in pair[3:]] for n, pair in pairs.items()}
 
 
-def measure(names: list[str] | None = None, rounds: int = 43, times: int = 50) -> dict[str, Any]:
-    """Return the figures of every operator."""
+def measure(
+    names: list[str] | None = None,
+    rounds: int = 43,
+    times: int = 50,
+    runs: dict[str, list[float]] | None = None,
+) -> dict[str, Any]:
+    """Return the figures of every operator.
+
+    Args:
+        names: which of ``operators``; by default all.
+        rounds: of every comparison.
+        times: calls in a graph of small ones.
+        runs: gets library and size -> nanoseconds of each call, of the last operator.
+    """
     large, small = numbers(LARGE), numbers(SMALL)
     found: dict[str, Any] = {}
     chosen = {n: o for n, o in operators().items() if names is None or n in names}
@@ -142,6 +154,10 @@ def measure(names: list[str] | None = None, rounds: int = 43, times: int = 50) -
                     python[library].append((time.perf_counter_ns() - start) / 200)
         big = events({n: g["large"].replay for n, g in graphs.items()}, rounds, flush=True)
         little = events({n: g["small"].replay for n, g in graphs.items()}, rounds, flush=False)
+        if runs is not None:
+            runs |= {f"{n}, large": t for n, t in big.items()}
+            runs |= {f"{n}, small": [v / times for v in t] for n, t in little.items()}
+            runs |= {f"{n}, small, from Python": t for n, t in python.items()}
         large_ns = {n: stored.summary(t) for n, t in big.items()}
         small_ns = {n: stored.summary([v / times for v in t]) for n, t in little.items()}
         ratios = [a / b for a, b in zip(big["stock"], big["corem"], strict=True)]

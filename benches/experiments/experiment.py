@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from benches import rows as benchmark_rows
 from benches import stored
 from pytest_udftorch import UdfError
 from pytest_udftorch.measure import Comparison, SyncTimer
@@ -228,28 +229,21 @@ def bench(
 ) -> dict[str, Any]:
     """Run one case as a bench of pytest-benchmark and return its row.
 
-    The bench's own time is that of the first contender, the baseline; the interleaved
-    comparison is in ``extra_info``.
+    Each contender has a row in the table of pytest-benchmark.
     """
     described = describe_run(experiment, device, scale)
     _warm_compiler(device)
     torch._dynamo.reset()
     prepared = experiment.prepare(case, device)
-    baseline = next(iter(prepared.calls.values()))
-
-    def call() -> None:
-        baseline()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    with torch.no_grad():
-        benchmark.pedantic(call, rounds=5, warmup_rounds=1)
-    row = {
-        "case": case,
-        **prepared.info,
-        **timings_json(compare(prepared.calls, device, CASE_SECONDS[scale])),
-    }
-    benchmark.extra_info.update({"experiment": experiment.name, "run": described, "row": row})
+    timed = compare(prepared.calls, device, CASE_SECONDS[scale])
+    row = {"case": case, **prepared.info, **timings_json(timed)}
+    benchmark_rows.add(
+        benchmark,
+        {name: timing.runs_ns for name, timing in timed.timings.items()},
+        experiment=experiment.name,
+        run=described,
+        row=row,
+    )
     return row
 
 

@@ -5,7 +5,8 @@
 
 A clone of the committed state gets an environment of its own and an empty cache of builds, runs
 ``make demo``, then the commands of the README, then the set-up of ``make test``. torch must be the
-same before and after that. It downloads torch once.
+same before and after that. It downloads torch once. Then the set-ups of the demo and of the tests
+run in clones of their own, from what the first clone has downloaded.
 """
 
 from __future__ import annotations
@@ -61,22 +62,48 @@ def torch_state(folder: Path) -> list[str]:
     return [f"{one.name} {one.stat().st_mtime_ns}" for one in found]
 
 
+#: What sets a clone up, for the demo and for the tests.
+SET_UPS = ("FOR=demo .ci/setup", ".ci/setup")
+
+
+def clone(folder: Path) -> dict[str, str]:
+    """Clone the committed state; return the environment of its commands."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    environment = dict(os.environ)
+    for variable in ("VIRTUAL_ENV", "PYTHONPATH", "UDFTORCH_PREBUILT"):
+        environment.pop(variable, None)
+    environment["UDFTORCH_CACHE_DIR"] = str(folder.with_name(f"{folder.name}-cache"))
+    environment["PATH"] = f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return environment
+
+
+def set_up(command: str) -> dict[str, Any]:
+    """Run a set-up in a clone of its own; add what the environment takes on the disk."""
+    with tempfile.TemporaryDirectory(prefix="first-hour-") as name:
+        folder = Path(name) / "clone"
+        row = run(command, folder, clone(folder))
+        sizes: dict[str, int] = {}
+        for path in (folder / ".venv").rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                part = path.relative_to(folder / ".venv").parts
+                package = part[3] if len(part) > 4 else "other"
+                sizes[package] = sizes.get(package, 0) + path.stat().st_size
+    # Everything that comes with torch, which both need.
+    torch = sum(sizes.get(one, 0) for one in ("torch", "nvidia", "triton"))
+    return {**row, "bytes": sum(sizes.values()), "torch_bytes": torch}
+
+
 def first_hour() -> dict[str, Any]:
     """Clone, run every step, and look at torch before and after the set-up of the tests."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="first-hour-") as name:
         folder = Path(name) / "clone"
-        subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+        environment = clone(folder)
         readme = (folder / "README.md").read_text(encoding="utf-8")
         for path, text in re.findall(
             r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", readme, re.M | re.S
         ):
             (folder / path).write_text(text)
-        environment = dict(os.environ)
-        for variable in ("VIRTUAL_ENV", "PYTHONPATH", "UDFTORCH_PREBUILT"):
-            environment.pop(variable, None)
-        environment["UDFTORCH_CACHE_DIR"] = str(Path(name) / "cache")
-        environment["PATH"] = f"{folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         torch = []
         for command in steps(readme):
             rows.append(run(command, folder, environment))
@@ -84,6 +111,7 @@ def first_hour() -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "rows": rows,
+        "set_ups": [set_up(command) for command in SET_UPS],
         "torch_kept": bool(torch[0]) and all(state == torch[0] for state in torch),
         "load": [round(one, 1) for one in os.getloadavg()],
     }
@@ -99,10 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{row['seconds']:8.1f} s  {row['words']:6,} words  {row['status']}  {row['command']}"
         )
+    for row in found["set_ups"]:
+        print(
+            f"{row['seconds']:8.1f} s  {row['bytes'] / 1e9:6.2f} GB  {row['status']}  "
+            f"{row['command']} alone, from cached downloads"
+        )
     print(f"torch was {'kept' if found['torch_kept'] else 'REPLACED'}")
     if options.store:
         stored.save(options.store, "python -m benches.store first_hour", found)
-    failed = [row for row in found["rows"] if row["status"] > 1]
+    failed = [row for row in [*found["rows"], *found["set_ups"]] if row["status"] > 1]
     return 1 if failed or not found["torch_kept"] else 0
 
 

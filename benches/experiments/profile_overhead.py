@@ -88,8 +88,17 @@ def verdict(interval: Interval, bound: float, count: int) -> str:
     return "above" if interval.low > bound else "cannot tell"
 
 
-def overhead(task: Task, library: str, size: Size) -> dict[str, Any]:
-    """Return contender -> ratio to ``off`` with its interval and, for a depth, the verdict."""
+def overhead(
+    task: Task, library: str, size: Size, runs: dict[str, list[float]] | None = None
+) -> dict[str, Any]:
+    """Return contender -> ratio to ``off`` with its interval and, for a depth, the verdict.
+
+    Args:
+        task: what trains.
+        library: of the session.
+        size: how much is measured.
+        runs: gets contender -> the median step of each block, in ns.
+    """
     depths: dict[str, bool | str] = {"off again": False, **{d: d for d in DEPTHS}}
     ratios = blocks.against(
         task,
@@ -103,6 +112,8 @@ def overhead(task: Task, library: str, size: Size) -> dict[str, Any]:
         warm_up=size.warm_up,
         seconds=size.seconds,
     )
+    if runs is not None:
+        runs |= {"off": ratios.base["wall"], **ratios.steps["wall"]}
     count = len(ratios.contenders["wall"]["off again"])
     step = statistics.median(ratios.base["wall"])
     found: dict[str, Any] = {"step_ns": step, "blocks": count, "ratios": {}}

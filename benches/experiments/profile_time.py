@@ -39,8 +39,17 @@ SIZES = {"lenet": (40, 12), "resnet": (12, 4), "transformer": (30, 8)}
 PUBLISHED = {"std": "under 1 %", "corem": "under 4 %"}
 
 
-def shares(task: Task, count: int, steps: int) -> dict[str, dict[str, Any]]:
-    """Return library -> its shares by both ways, with intervals, and its step."""
+def shares(
+    task: Task, count: int, steps: int, runs: dict[str, list[float]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return library -> its shares by both ways, with intervals, and its step.
+
+    Args:
+        task: what trains.
+        count: of blocks.
+        steps: in a run.
+        runs: gets task and contender -> the median step of each block, in ns.
+    """
     profiled: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     functions: dict[str, dict[str, list[float]]] = {name: {} for name in LIBRARIES}
 
@@ -69,6 +78,8 @@ def shares(task: Task, count: int, steps: int) -> dict[str, dict[str, Any]]:
         learning=False,
         after=read,
     )
+    if runs is not None:
+        runs |= {f"{task.name}, {name}": steps for name, steps in samples["wall"].items()}
     return {
         name: {
             "step_ns": statistics.median(samples["wall"][name]),
@@ -85,8 +96,12 @@ def shares(task: Task, count: int, steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def run(tasks: Sequence[Task], sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """Measure every task and return the figures, ready for JSON."""
+def run(
+    tasks: Sequence[Task],
+    sizes: dict[str, tuple[int, int]],
+    runs: dict[str, list[float]] | None = None,
+) -> dict[str, Any]:
+    """Measure every task and return the figures, ready for JSON; ``runs`` as for ``shares``."""
     models = {}
     with blocks.one_thread():
         for task in tasks:
@@ -96,7 +111,7 @@ def run(tasks: Sequence[Task], sizes: dict[str, tuple[int, int]]) -> dict[str, A
                 "data": task.samples.source,
                 "blocks": count,
                 "steps": steps,
-                "libraries": shares(task, count, steps),
+                "libraries": shares(task, count, steps, runs),
             }
             print(task.name, models[task.name]["libraries"], file=sys.stderr)
     return {"threads": 1, "published": PUBLISHED, "models": models}

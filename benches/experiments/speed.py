@@ -195,21 +195,37 @@ def measure(
     """Time the contenders interleaved.
 
     Returns:
-        name -> ``ns`` (median per element), ``ns_low`` and ``ns_high`` (quartiles), and
-        ``corem_over`` (median over the rounds of corem's time over this one's).
+        What :func:`summary` does of :func:`times`.
     """
+    return summary(times(harness, field, inputs, rounds))
+
+
+def times(
+    harness: Harness, field: Sequence[Contender], inputs: tuple[np.ndarray, ...], rounds: int
+) -> dict[str, list[float]]:
+    """Return name -> nanoseconds per element in each round, contenders interleaved."""
     output = np.empty_like(inputs[0])
     repeats = {}
     for contender in field:
         estimate = min(harness.time_ns(contender, inputs, output, 1) for _ in range(3))
         repeats[contender.name] = max(1, round(SLICE_NS / (estimate * output.size)))
-    times: dict[str, list[float]] = {c.name: [] for c in field}
+    found: dict[str, list[float]] = {c.name: [] for c in field}
     for turn in range(rounds):
         shift = turn % len(field)
         for contender in (*field[shift:], *field[:shift]):
-            times[contender.name].append(
+            found[contender.name].append(
                 harness.time_ns(contender, inputs, output, repeats[contender.name])
             )
+    return found
+
+
+def summary(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Return what the rounds of interleaved contenders say, one of which is corem.
+
+    Returns:
+        name -> ``ns`` (median per element), ``ns_low`` and ``ns_high`` (quartiles), and
+        ``corem_over`` (median over the rounds of corem's time over this one's).
+    """
     ours = times["corem"]
     result = {}
     for name, values in times.items():
@@ -247,11 +263,33 @@ def operators() -> dict[str, tuple[Any, Any]]:
 def measure_operators(
     rounds: int, names: Sequence[str] | None = None
 ) -> dict[str, dict[str, float]]:
+    """Time whole operators as :func:`operator_times` does, and return medians and ratios."""
+    result = {}
+    for name, times in operator_times(rounds, names):
+        ratios = [a / b for a, b in zip(times["corem"], times["std"], strict=True)]
+        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+        result[name] = {
+            "std_ns": statistics.median(times["std"]),
+            "corem_ns": statistics.median(times["corem"]),
+            "corem_over": float(middle),
+            "corem_over_low": float(low),
+            "corem_over_high": float(high),
+        }
+        print(name, {k: round(v, 3) for k, v in result[name].items()})
+    return result
+
+
+def operator_times(
+    rounds: int, names: Sequence[str] | None = None
+) -> Iterator[tuple[str, dict[str, list[float]]]]:
     """Time whole operators on 2^16 elements, one thread, std and corem interleaved.
 
     Args:
         rounds: so many slices of each library.
         names: which of ``operators``; by default all.
+
+    Yields:
+        An operator, and library -> nanoseconds per element in each round.
 
     GNU libc is told to keep freed memory, and is given some that has been written to. Otherwise
     a result may lie in pages that the system has yet to map, as the allocations before it happen
@@ -266,7 +304,6 @@ def measure_operators(
     for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
         libc.mallopt(parameter, 1 << 30)
     torch.ones(HEAP_ELEMENTS)
-    result = {}
     for name, (operator, arguments) in operators().items():
         if names is not None and name not in names:
             continue
@@ -286,17 +323,7 @@ def measure_operators(
             if turn == 0:
                 calls = max(1, round(SLICE_NS / taken))
                 times = {"std": [], "corem": []}
-        ratios = [a / b for a, b in zip(times["corem"], times["std"], strict=True)]
-        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-        result[name] = {
-            "std_ns": statistics.median(times["std"]),
-            "corem_ns": statistics.median(times["corem"]),
-            "corem_over": float(middle),
-            "corem_over_low": float(low),
-            "corem_over_high": float(high),
-        }
-        print(name, {k: round(v, 3) for k, v in result[name].items()})
-    return result
+        yield name, times
 
 
 def levels() -> Iterator[str]:

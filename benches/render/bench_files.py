@@ -161,7 +161,8 @@ def _run_of(row: Row) -> Row:
     """Return where a row of an older suite was measured; its keys differ from today's."""
     device = _device(row)
     if isinstance(row.get("versions"), dict):
-        return {**row, "device": device}
+        # A pair's row names the executors left out; that of a file counts cases.
+        return {**row, "device": device, "left_out": 0}
     named = row.get("device", device)
     versions = {"torch": row["torch"]} if "torch" in row else {}
     return {"device": device, "machine": {"cpu": named, "gpu": named}, "versions": versions}

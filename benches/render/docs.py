@@ -1653,7 +1653,14 @@ def first_hour(results: Results) -> str:
     header = ("command", "seconds", "of processor time", "words on the screen", "status")
     kept = "the same throughout" if document["torch_kept"] else "REPLACED"
     note = f"torch and torchvision were {kept}. Load average at the end: {document['load'][0]:g}."
-    return _with_source([*table(header, rows), "", note], document)
+    demo, tests = document["set_ups"]
+    alone = (
+        f"From cached downloads, each in a clone of its own, the set-up of the demo takes "
+        f"{demo['seconds']:.0f} s and that of the tests {tests['seconds']:.0f} s. Of their "
+        f"{demo['bytes'] / 1e9:.1f} and {tests['bytes'] / 1e9:.1f} GB on the disk, "
+        f"{demo['torch_bytes'] / 1e9:.1f} GB are torch and what comes with it, which both need."
+    )
+    return _with_source([*table(header, rows), "", note, "", alone], document)
 
 
 def wheel(results: Results) -> str:

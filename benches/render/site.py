@@ -77,9 +77,14 @@ def profile_picture(out: Path, chromium: str) -> None:
         )  # fmt: skip
         with browser.page(chromium) as page:
             page.open((folder / "out" / "report.html").as_uri())
-            for name, width, height in (("profile", 1280, 900), ("profile-narrow", 400, 900)):
-                page.size(width)
-                page.screenshot(out / f"{name}.png", height)
+            for name, width, dark in (
+                ("profile", 1280, False),
+                ("profile-dark", 1280, True),
+                ("profile-narrow", 400, False),
+                ("profile-narrow-dark", 400, True),
+            ):
+                page.size(width, dark=dark)
+                page.screenshot(out / f"{name}.png", 900)
 
 
 def build(site: Path = SITE, config: Path = ROOT / "mkdocs.yml") -> None:

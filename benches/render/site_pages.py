@@ -230,8 +230,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = posixpath.relpath("pictures", posixpath.dirname(name) or ".")
 
     def picture(match: re.Match[str]) -> str:
-        made = (PARTS / "pictures" / f"{match[1]}.png").exists()
-        return f"![{match[2]}]({up}/{match[1]}.png)" if made else ""
+        made = {
+            shade: f"![{match[2]}]({up}/{match[1]}{suffix}.png#only-{shade})"
+            for shade, suffix in (("light", ""), ("dark", "-dark"))
+            if (PARTS / "pictures" / f"{match[1]}{suffix}.png").exists()
+        }
+        if len(made) == 1:
+            # The only picture serves both.
+            return next(iter(made.values())).partition("#")[0] + ")"
+        return " ".join(made.values())
 
     pictured = re.sub(r"<!-- picture: ([\w-]+): (.*?) -->", picture, markdown)
     return plain_fences(relinked(pictured, f"docs/{name}", name))

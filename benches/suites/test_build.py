@@ -9,7 +9,9 @@ from benches import stored
 from benches.experiments.child import Child, timed
 from pytest_udftorch import build_library, find_library
 
-COLD_BUILDS = 3
+#: By scale.
+COLD_BUILDS = {"small": 2, "full": 3}
+LOOKUPS = {"small": 3, "full": 15}
 PROCESSES = (2, 4)
 
 
@@ -26,18 +28,19 @@ def new_cache(tmp_path):
 
 
 @pytest.mark.parametrize("library", ["corem", "canary"])
-def test_cold_build(benchmark, new_cache, library):
+def test_cold_build(benchmark, new_cache, library, bench_scale):
     """Compiles every function of the library; the process has just started."""
-    answers = timed(benchmark, COLD_BUILDS, lambda: Child(new_cache()), do="build", library=library)
+    rounds = COLD_BUILDS[bench_scale]
+    answers = timed(benchmark, rounds, lambda: Child(new_cache()), do="build", library=library)
     benchmark.extra_info["functions"] = len(find_library(library).function_names)
     benchmark.extra_info["build_ns"] = stored.summary([a["ns"] for a in answers])
     assert all(a["compiled_s"] > 0 for a in answers)
 
 
-def test_warm_lookup_in_a_new_process(benchmark):
+def test_warm_lookup_in_a_new_process(benchmark, bench_scale):
     """Finds the finished build in the cache: reads and hashes the sources, asks clang's version."""
     build_library("corem")
-    answers = timed(benchmark, 15, do="build", library="corem")
+    answers = timed(benchmark, LOOKUPS[bench_scale], do="build", library="corem")
     benchmark.extra_info["build_ns"] = stored.summary([a["ns"] for a in answers])
 
 
@@ -47,7 +50,7 @@ def test_warm_lookup_in_the_same_process(benchmark):
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_several_processes_at_once(benchmark, new_cache, processes):
+def test_several_processes_at_once(benchmark, new_cache, processes, bench_scale):
     """All want the same cold build: one compiles, the others wait for it."""
     children, answers = [], []
 
@@ -64,7 +67,7 @@ def test_several_processes_at_once(benchmark, new_cache, processes):
         while children:
             children.pop().close()
 
-    benchmark.pedantic(build, setup=fresh, teardown=leave, rounds=COLD_BUILDS)
+    benchmark.pedantic(build, setup=fresh, teardown=leave, rounds=COLD_BUILDS[bench_scale])
     benchmark.extra_info["build_ns"] = stored.summary(
         [max(a["ns"] for a in group) for group in answers]
     )

@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from benches import rows
 from benches.experiments import compile_models
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -16,14 +17,12 @@ def test_end_to_end(benchmark, name, bench_scale):
         row = compile_models.end_to_end(name, 1, DEVICE)
     else:
         row = compile_models.end_to_end(name, 1, DEVICE, SMALL, runs=6, rounds=1, warmup=1)
-    benchmark.extra_info["pair"] = row
+    timings = row["measurement"]["timings"]
+    rows.add(benchmark, {member: t["runs_ns"] for member, t in timings.items()}, pair=row)
     working = [member for member in row["members"].values() if "error" not in member]
     # At full scale some executors need packages that are perhaps not there; the row says why.
     assert bench_scale == "full" or len(working) == len(SMALL)
     assert all(member["agrees"] for member in working)
-    model, x = compile_models.build(name).to(DEVICE), compile_models.images(1, DEVICE)
-    with torch.no_grad():
-        benchmark.pedantic(model, args=(x,), rounds=3, warmup_rounds=1)
 
 
 @pytest.mark.parametrize("name", compile_models.MODELS)
@@ -31,12 +30,10 @@ def test_timer_validation(benchmark, name, bench_scale):
     small = {"runs": 7, "rounds": 1, "prefix_rounds": 1}
     if bench_scale == "small" and name not in ("alexnet", "squeezenet1_1"):
         pytest.skip("the deeper models take minutes: --bench-scale=full")
-    row = benchmark.pedantic(
-        compile_models.validation,
-        args=(name, 1, DEVICE),
-        kwargs=small if bench_scale == "small" else {},
-        rounds=1,
+    times = {}
+    row = compile_models.validation(
+        name, 1, DEVICE, times=times, **(small if bench_scale == "small" else {})
     )
-    benchmark.extra_info["validation"] = row
+    rows.add(benchmark, times, validation=row)
     assert row["instruments"]["pure"]["over_pure"] == 1
     assert row["layers"] > 10

@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from benches import rows
 from benches.experiments import compile_oracle
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -20,12 +21,10 @@ SMALL = {
 
 @pytest.mark.slow  # a search over executors
 def test_plan_of_squeezenet(benchmark, bench_scale):
-    row = benchmark.pedantic(
-        compile_oracle.cell,
-        args=("squeezenet1_1", 1, DEVICE),
-        kwargs=SMALL if bench_scale == "small" else {},
-        rounds=1,
+    row = compile_oracle.cell(
+        "squeezenet1_1", 1, DEVICE, **(SMALL if bench_scale == "small" else {})
     )
-    benchmark.extra_info["oracle"] = row
+    timings = row["fresh_measurement"]["timings"]
+    rows.add(benchmark, {plan: t["runs_ns"] for plan, t in timings.items()}, oracle=row)
     assert row["plan_over"]["best_uniform"]["low"] >= 1 or row["replaced_by"]
     assert {"best of two runs", "greedy", "thesis programme"} <= set(row["plans"])

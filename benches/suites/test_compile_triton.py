@@ -8,6 +8,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("Triton's kernels need a CUDA device; torch sees none", allow_module_level=True)
 
+from benches import rows
 from benches.experiments import compile_triton
 from pytest_udftorch.measure.timing.device import describe_device
 
@@ -16,19 +17,14 @@ ELEMENTS = {"small": 2**22, "full": 2**28}
 
 @pytest.mark.parametrize("columns", [256, 1000, 1024, 4096, 32768, 50257, 65536])
 def test_fused_softmax(benchmark, columns, bench_scale):
-    rows = max(8, ELEMENTS[bench_scale] // columns)
-    x = torch.randn(rows, columns, device="cuda")
+    count = max(8, ELEMENTS[bench_scale] // columns)
+    x = torch.randn(count, columns, device="cuda")
     reference = torch.softmax(x.double(), dim=1)
     found = compile_triton._distance(compile_triton.softmax(x), reference)
     stock = compile_triton._distance(torch.softmax(x, dim=1), reference)
     assert found <= max(2 * stock, 2**-22)
-    benchmark.extra_info["run"] = describe_device("cuda")
-    benchmark.extra_info["table"] = compile_triton.measure_softmax(
-        rows * columns, [columns], runs=6, rounds=3
-    )
-    benchmark.pedantic(
-        lambda: (compile_triton.softmax(x), torch.cuda.synchronize()), rounds=5, warmup_rounds=1
-    )
+    table = compile_triton.measure_softmax(count * columns, [columns], runs=6, rounds=3)
+    rows.add(benchmark, table[0]["runs_ns"], run=describe_device("cuda"), table=table)
 
 
 def test_softmax_of_extreme_rows():
@@ -44,8 +40,5 @@ def test_elementwise_add(benchmark, bench_scale):
     a, b = (torch.randn(elements, device="cuda") for _ in range(2))
     assert torch.equal(compile_triton.add(a, b), a + b)
     assert torch.equal(compile_triton.add_one_block(a[:9000], b[:9000]), a[:9000] + b[:9000])
-    benchmark.extra_info["run"] = describe_device("cuda")
-    benchmark.extra_info["table"] = compile_triton.measure_add([elements], runs=6, rounds=3)
-    benchmark.pedantic(
-        lambda: (compile_triton.add(a, b), torch.cuda.synchronize()), rounds=5, warmup_rounds=1
-    )
+    table = compile_triton.measure_add([elements], runs=6, rounds=3)
+    rows.add(benchmark, table[0]["runs_ns"], run=describe_device("cuda"), table=table)

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import torch
-
+from benches import rows
 from benches.experiments import compiled_cpu
-from pytest_udftorch import patched
 
 
 def test_softmax_times_exp(benchmark):
     function, inputs = next(iter(compiled_cpu.cases().values()))
-    figures = compiled_cpu.compare(function, inputs, rounds=20)
-    benchmark.extra_info.update(figures)
-    with patched("corem"), torch.no_grad():
-        benchmark.pedantic(compiled_cpu.compiled(function, inputs), inputs, rounds=10)
+    times = compiled_cpu.times(function, inputs, rounds=20)
+    rows.add(benchmark, times, **compiled_cpu.summary(times))

@@ -15,7 +15,8 @@ from benches import stored
 from benches.experiments.child import Child, timed
 from pytest_udftorch import build_library, find_library, patched
 
-FIRST_ENTRIES = 9
+#: By scale: every one starts a process that imports torch.
+FIRST_ENTRIES = {"small": 3, "full": 9}
 LATER_ENTRIES = 200
 
 SELECTIONS = {
@@ -40,7 +41,7 @@ def count(library, functions):
 
 @pytest.mark.parametrize("name", ["std", "corem: exp, log", "corem: all"])
 @pytest.mark.parametrize("before", ["build in the cache", "after build_library"])
-def test_first_entry(benchmark, before, name):
+def test_first_entry(benchmark, before, name, bench_scale):
     library, functions = SELECTIONS[name]
 
     def start():
@@ -50,7 +51,12 @@ def test_first_entry(benchmark, before, name):
         return child
 
     answers = timed(
-        benchmark, FIRST_ENTRIES, start, do="enter", library=library, functions=functions
+        benchmark,
+        FIRST_ENTRIES[bench_scale],
+        start,
+        do="enter",
+        library=library,
+        functions=functions,
     )
     benchmark.extra_info["functions"] = count(library, functions)
     benchmark.extra_info["entry_ns"] = stored.summary([a["ns"] for a in answers])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from benches import rows
 from benches.experiments import profile_overhead, training
 from benches.experiments.blocks import CLOCKS
 from benches.render import profile as render_profile
@@ -22,8 +23,9 @@ def task():
 def test_overhead_on_lenet(benchmark, task, library):
     profile_overhead.check_results(task, library, steps=2)
     size = profile_overhead.Size(6, 3, 1, 600.0)
-    found = benchmark.pedantic(profile_overhead.overhead, args=(task, library, size), rounds=1)
-    benchmark.extra_info["overhead"] = found
+    runs = {}
+    found = profile_overhead.overhead(task, library, size, runs)
+    rows.add(benchmark, runs, overhead=found)
     assert set(found["ratios"]) == {"off again", *profile_overhead.DEPTHS}
     for ratios in found["ratios"].values():
         assert all(ratios[c]["low"] <= ratios[c]["value"] <= ratios[c]["high"] for c in CLOCKS)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benches import rows
 from benches.experiments import (
     profile_accuracy,
     profile_counting,
@@ -21,11 +22,10 @@ def few(task, step):
     return replace(task, samples=task.samples.thinned(step))
 
 
-def test_counting_on_lenet(benchmark):
+def test_counting_on_lenet():
     """One log and four exp operators in each of the passes that the loop counted."""
     task = few(training.lenet(), 10)
-    found = benchmark.pedantic(profile_counting.run, args=(task, 1), rounds=1)
-    benchmark.extra_info["counting"] = found
+    found = profile_counting.run(task, 1)
     for library in found["libraries"].values():
         passes = library["passes"]
         assert passes == 8 + 1
@@ -34,10 +34,9 @@ def test_counting_on_lenet(benchmark):
     assert "12,100 | 12,100 | 12,100" in "\n".join(render_profile.counting(found))
 
 
-def test_operations(benchmark):
+def test_operations():
     tasks = [training.lenet(), training.resnet(width=4, batch=10), training.transformer()]
-    found = benchmark.pedantic(profile_operations.run, args=(tasks,), rounds=1)
-    benchmark.extra_info["operations"] = found
+    found = profile_operations.run(tasks)
     for model in found["models"].values():
         for kinds in model["ratios"].values():
             one, call = kinds["for one evaluated"], kinds["for one symbol called"]
@@ -48,8 +47,9 @@ def test_operations(benchmark):
 def test_time_share(benchmark):
     tasks = [training.lenet(), training.transformer(layers=1, batch=4)]
     sizes = {task.name: (2, 2) for task in tasks}
-    found = benchmark.pedantic(profile_time.run, args=(tasks, sizes), rounds=1)
-    benchmark.extra_info["time_share"] = found
+    runs = {}
+    found = profile_time.run(tasks, sizes, runs)
+    rows.add(benchmark, runs, time_share=found)
     for model in found["models"].values():
         for library in model["libraries"].values():
             assert 0 < library["profiler"]["value"] < 1
@@ -57,13 +57,12 @@ def test_time_share(benchmark):
     assert render_profile.time_share(found)
 
 
-def test_accuracy_over_seeds(benchmark):
+def test_accuracy_over_seeds():
     plans = [
         Plan("lenet", epochs=2, thinned=8),
         Plan("resnet", epochs=1, width=2, thinned=6),
     ]
-    found = benchmark.pedantic(profile_accuracy.run, args=(plans, 2), rounds=1)
-    benchmark.extra_info["accuracy"] = found
+    found = profile_accuracy.run(plans, 2)
     for model in found["models"].values():
         assert all(n > 0 for n in model["parameters_different"]["corem"])
         assert all(0 < a <= 1 for values in model["accuracy"].values() for a in values)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of corem's forms against what PyTorch calls and against other libraries.
 
-Each bench times corem's array form as pytest-benchmark does; the interleaved comparison
-with every contender rides in ``extra_info``.
+Contenders take turns; the table has a row for each of them, in seconds per element.
 """
 
 import numpy as np
 import pytest
 
 import pytest_udftorch
+from benches import rows
 from benches.experiments import speed
 
 
@@ -22,21 +22,19 @@ def harness():
 def test_speed_of_forms(benchmark, harness, function, level):
     field = speed.contenders(function, level)
     inputs = speed.sample(function, speed.L1_ELEMENTS)
-    output = np.empty_like(inputs[0])
-    repeats = 50
-    benchmark.extra_info["ns_per_element"] = speed.measure(harness, field, inputs, rounds=9)
-    benchmark.extra_info["elements"] = output.size * repeats
-    benchmark.pedantic(
-        harness.time_ns, args=(field[0], inputs, output, repeats), rounds=9, warmup_rounds=1
-    )
-    assert {"corem"} < set(benchmark.extra_info["ns_per_element"])
+    times = speed.times(harness, field, inputs, rounds=9)
+    rows.add(benchmark, times, ns_per_element=speed.summary(times))
+    assert {"corem"} < set(times)
 
 
 def test_speed_of_operators(benchmark):
-    benchmark.extra_info["operators"] = benchmark.pedantic(
-        speed.measure_operators, args=(7,), rounds=1
-    )
-    assert all(row["std_ns"] > 0 for row in benchmark.extra_info["operators"].values())
+    times = {
+        f"{operator}, {library}": values
+        for operator, libraries in speed.operator_times(7)
+        for library, values in libraries.items()
+    }
+    rows.add(benchmark, times)
+    assert set(times) == {f"{o}, {lib}" for o in speed.operators() for lib in ("std", "corem")}
 
 
 @pytest.mark.parametrize("function", ["exp", "hypot"])

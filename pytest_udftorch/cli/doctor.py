@@ -211,7 +211,7 @@ def _swap() -> str:
     with patched("corem", functions=("exp",)):
         torch.exp(x)
     if not torch.equal(torch.exp(x), before):
-        raise RestoreError("After a session torch.exp gives other results than before it.")
+        raise RestoreError("After a session torch.exp gives different results than before it.")
     return f"corem is {_WAYS[way]}; its exp was swapped in and out"
 
 
@@ -259,7 +259,7 @@ def _gpu() -> str:
     with patched("corem", functions=("exp",)):
         same = torch.equal(torch.exp(x.cuda()).cpu(), torch.exp(x))
     if not same:
-        raise NativeError("Under corem, exp gives other results on the GPU than on the CPU.")
+        raise NativeError("Under corem, exp gives different results on the GPU than on the CPU.")
     return f"corem is {_WAYS[way]}; its exp on the GPU has the bits of the CPU's"
 
 

@@ -44,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     operator = _named(torch, options.operator)
     dtype = getattr(torch, options.dtype, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise SummationError(f"{options.dtype} is no dtype of floating-point numbers. Say float32.")
+        raise SummationError(
+            f"{options.dtype} is not a dtype of floating-point numbers. Say float32."
+        )
     session = patched(options.udf_lib) if options.udf_lib else contextlib.nullcontext()
     shapes = tuple(map(_shape, options.shapes))
     with session:
@@ -72,7 +74,9 @@ def _named(torch: Any, name: str) -> Any:
         for part in rest:
             found = getattr(found, part, None)
     if not callable(found):
-        raise SummationError(f"{name} is no function of torch. Name one in full, such as torch.mm.")
+        raise SummationError(
+            f"{name} is not a function of torch. Name one in full, such as torch.mm."
+        )
     return found
 
 
@@ -80,6 +84,6 @@ def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x")
     if not all(size.isdecimal() for size in sizes):
         raise SummationError(
-            f"{text} is no shape. Write its sizes with x between them, such as 8x64."
+            f"{text} is not a shape. Write its sizes with x between them, such as 8x64."
         )
     return tuple(int(size) for size in sizes)

@@ -127,7 +127,7 @@ def subject(options: argparse.Namespace, which: int = 0) -> Subject:
     if options.steps < 1:
         raise RunError(f"--steps {options.steps} runs nothing. Give 1 or more.")
     if options.seed < 0:
-        raise RunError(f"--seed {options.seed} is no seed. Give 0 or more.")
+        raise RunError(f"--seed {options.seed} is not a seed. Give 0 or more.")
     for where in options.runs_of:
         check_source(where)
     from pytest_udftorch.diagnose.runs.other_process import Subject

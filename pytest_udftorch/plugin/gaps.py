@@ -31,8 +31,8 @@ def notes() -> list[str]:
         )
     for path, symbols in sorted(_extensions().items()):
         found.append(
-            f"{path.name} is an extension of torch that calls {', '.join(sorted(symbols))} itself; "
-            "these calls kept the stock functions."
+            f"{path.name} is C++ code of another package, which calls {', '.join(sorted(symbols))} "
+            "itself rather than through torch; these calls kept the stock functions."
         )
     return found
 

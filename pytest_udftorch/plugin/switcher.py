@@ -27,6 +27,7 @@ from pytest_udftorch.swap.library.description import is_operator
 from pytest_udftorch.swap.overrides.operator_udfs import prepare
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
+from pytest_udftorch.swap.toolchain.agenda import agenda
 from pytest_udftorch.swap.toolchain.shared_library import Build, build_library
 
 # pytest's option names of runs that execute no test and hence open no session.
@@ -67,6 +68,11 @@ class Switcher:
         self._marking = False
         self._live: dict[pytest.FixtureDef[Any], Any] = {}
         config.add_cleanup(self.close)
+        capture = config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            # A marker may choose a library whose builds are missing in the midst of the tests.
+            agenda.aside = capture.global_and_fixture_disabled
+            config.add_cleanup(functools.partial(setattr, agenda, "aside", contextlib.nullcontext))
 
     @property
     def session(self) -> Session | None:
@@ -165,6 +171,10 @@ class Switcher:
 
     def _prebuild(self, target: Target) -> None:
         """Compile for the workers of xdist, which then find it in the cache."""
+        # Workers would all wait for one of them, and nobody sees what they write.
+        with contextlib.suppress(UdfError):  # said by whoever needs it
+            session = target.open(self.options, self.options.profile)
+            session.prepare(watching=self.options.strict)
         names = target.library.select(target.functions)
         level, profiled = self.options.cpu_level, self.options.profile is not None
         if not all(map(is_operator, names)):

@@ -188,6 +188,7 @@ def test_older_suites_in_a_file_of_pytest_benchmark(tmp_path):
         "batch": 1,
         **{k: v for k, v in document("", []).items() if k in ("device", "machine", "versions")},
         "measurement": {"timings": timings(eager=3000, compile=1000)},
+        "left_out": {"tvm": "not tried"},
     }
     infos = [
         {"table": [add]},

@@ -23,6 +23,14 @@ def test_a_step_is_noted_with_its_status_and_the_words_on_the_screen(tmp_path):
     assert first_hour.run("true", tmp_path, dict(os.environ))["last"] == ""
 
 
+def test_a_clone_has_its_own_cache_and_nothing_of_this_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_PREBUILT", "somewhere")
+    environment = first_hour.clone(tmp_path / "clone")
+    assert (tmp_path / "clone" / ".ci" / "setup").is_file()
+    assert environment["UDFTORCH_CACHE_DIR"] == str(tmp_path / "clone-cache")
+    assert "UDFTORCH_PREBUILT" not in environment
+
+
 def test_another_torch_is_seen(tmp_path):
     site = tmp_path / ".venv" / "lib" / "python3.12" / "site-packages"
     (site / "torch-2.14.1.dist-info").mkdir(parents=True)

@@ -27,10 +27,10 @@ def test_a_library_may_have_another_order(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("numpy.sum 8", "numpy.sum is no function of torch"),
-        ("torch.summ 8", "torch.summ is no function of torch"),
-        ("torch.sum 8by8", "8by8 is no shape"),
-        ("torch.sum 8 --dtype int32", "int32 is no dtype of floating-point numbers"),
+        ("numpy.sum 8", "numpy.sum is not a function of torch"),
+        ("torch.summ 8", "torch.summ is not a function of torch"),
+        ("torch.sum 8by8", "8by8 is not a shape"),
+        ("torch.sum 8 --dtype int32", "int32 is not a dtype of floating-point numbers"),
         ("torch.softmax 8", "torch.softmax cannot be called with 8: "),
     ],
 )

@@ -47,7 +47,11 @@ def test_its_tests_see_a_wrong_function(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("2fast", "is no name for a library"), ("full", "is there already"), ("full/x/y", "Cannot")],
+    [
+        ("2fast", "is not a name for a library"),
+        ("full", "is there already"),
+        ("full/x/y", "Cannot"),
+    ],
 )
 def test_where_no_library_can_be_made(name, says, tmp_path, capsys):
     (tmp_path / "full").mkdir()

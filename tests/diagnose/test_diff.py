@@ -477,7 +477,7 @@ def test_runs_that_cannot_be_compared_are_errors(model, inputs):
         first_difference(lambda: None, lambda: None)
     with pytest.raises(RunError, match="returned int"):
         first_difference("eager", "cpu", make=lambda: 3)
-    with pytest.raises(DiagnosisError, match="3 is no side"):
+    with pytest.raises(DiagnosisError, match="3 is not a side"):
         first_difference(3, "eager", model, inputs)
     locked = nn.Linear(12, 3)
     locked.handle = sys.modules[__name__]

@@ -114,7 +114,7 @@ def test_what_cannot_be_stored_says_why(tmp_path):
         (lambda: None, (), "returned no numbers"),
         (lambda x: x @ weight, torch.ones(2, 3), "does not run in float64"),
         (lambda x: x.float(), torch.ones(3), "converts to another precision"),
-        (lambda x: x + next(counted), torch.ones(3), "other results when it is run again"),
+        (lambda x: x + next(counted), torch.ones(3), "different results when it is run again"),
         (lambda x: x + 0.1 * (x.dtype != torch.float64), torch.ones(3), "farther from the float64"),
         (torch.fft.fft, torch.ones(3), "real and imaginary"),
     ):

@@ -41,7 +41,7 @@ def test_other_verbs_take_the_names():
     [
         ("torchvision:squeezenet9", RunError, "no classifier 'squeezenet9'. Did you mean"),
         ("hf:", CoverageError, "'hf:' names no model"),
-        ("hf:nowhere", RunError, "'nowhere' is no folder of a checkpoint"),
+        ("hf:nowhere", RunError, "'nowhere' is not the folder of a checkpoint"),
         ("torchvision", CoverageError, "'torchvision' names no model"),
     ],
 )

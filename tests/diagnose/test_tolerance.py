@@ -186,12 +186,12 @@ def test_metrics_that_are_of_no_use_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"within": -1}, "within=-1 is no bound"),
-        ({"ladder": ("corem",)}, "is no ladder"),
+        ({"within": -1}, "within=-1 is not a bound"),
+        ({"ladder": ("corem",)}, "is not a ladder"),
         ({"ladder": ("std", "corem")}, "'std' has no functions of its own"),
         ({"cost": "bits"}, "neither 'time' nor 'rank'"),
         ({"workers": 2}, "need the metric by name"),
-        ({"workers": -1}, "is no number of processes"),
+        ({"workers": -1}, "is not a number of processes"),
         ({"ladder": ("repro", "canary"), "functions": ("nothing",)}, "has no function 'nothing'"),
     ],
 )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import journals
@@ -9,7 +11,7 @@ from torch import nn
 
 from pytest_udftorch import errors, measure
 from pytest_udftorch.errors import PlanError, UntraceableModelError
-from pytest_udftorch.measure.planning import search
+from pytest_udftorch.measure.planning import plan_search, search
 from pytest_udftorch.measure.planning import segment_times as in_place
 from pytest_udftorch.measure.planning.fusion import FusedConv, fuse, on_streams, schedule, trace
 from pytest_udftorch.measure.planning.segments import Units
@@ -648,3 +650,65 @@ def test_a_plan_of_a_model_that_was_not_cut_knows_the_dtype(x):
     plan.apply(nn.LSTM(8, 4).eval())
     with pytest.raises(errors.PlanError, match="made for model"):
         plan.apply(nn.LSTM(8, 4).double().eval())
+
+
+# What is shown -----------------------------------------------------------------------
+
+
+def test_layers_are_named_as_the_model_does(model, x):
+    layers = Units(model, (x,), 4).layers
+    known = {name for name, _ in model.named_modules() if name}
+    named = {end for pair in layers for end in pair}
+    assert {"stem", "head"} <= named
+    assert all(end in known or end.endswith("()") for end in named), named
+    assert not any(".." in end or "_0" in end for end in named)
+
+
+def test_the_times_shown_are_those_that_decided():
+    report = {
+        "uniform": {"eager": 3e6, "compile": 1e6, "fx": 2e6},
+        "fresh_measurement": {
+            "timings": {"eager+cudagraph": {"median_ns": 5e6}, "plan": {"median_ns": 4e6}}
+        },
+    }
+    assert plan_search._whole_times(report) == {"eager": 5e6, "compile": 1e6, "fx": 2e6}
+    assert plan_search._whole_times({"uniform": "of another version"}) == {}
+    assert plan_search._layers([["a", "b"], ["c", "d"]], 0, 2) == "a to d"
+    assert plan_search._layers([["a", "a"]], 0, 1) == "a"
+    assert plan_search._layers(None, 0, 1) == ""
+
+
+def test_others_are_quiet_and_the_model_is_not():
+    code = (
+        "import logging, os, sys, warnings\n"
+        "import torch\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        "from pytest_udftorch.measure.planning.executor import without_noise\n"
+        "def others():\n"
+        "    text = 'import warnings; warnings.warn(\"of torch\")'\n"
+        "    exec(compile(text, 'x', 'exec'), {'__name__': 'torch.some'})\n"
+        "    logging.getLogger('torch.utils.cpp_extension').warning('logged by torch')\n"
+        "    logging.getLogger('torch.utils.cpp_extension').error('an error of torch')\n"
+        "    warnings.warn('of the model')\n"
+        "    with profile(activities=[ProfilerActivity.CPU]):\n"
+        "        torch.ones(3).exp()\n"
+        "warnings.simplefilter('always')\n"
+        "if sys.argv[1] == 'quiet':\n"
+        "    with without_noise():\n"
+        "        others()\n"
+        "else:\n"
+        "    others()\n"
+        "assert 'KINETO_LOG_LEVEL' not in os.environ\n"
+    )
+    quiet, loud = (
+        subprocess.run(
+            [sys.executable, "-c", code, how], check=True, capture_output=True, text=True
+        ).stderr
+        for how in ("quiet", "loud")
+    )
+    assert "of the model" in quiet
+    assert "an error of torch" in quiet
+    for noise in ("UserWarning: of torch", "logged by torch", "profiler_start"):
+        assert noise not in quiet
+        if noise != "profiler_start":  # older torches do not write it
+            assert noise in loud, "the control"

@@ -167,7 +167,7 @@ def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     assert again[0].by_numbers == "of the journal"
     head["run"]["axioms"] = "other"
     journal.write_bytes(journals.text([head]))
-    with pytest.raises(JournalError, match="is no journal of judgements with these axioms"):
+    with pytest.raises(JournalError, match="is not a journal of judgements with these axioms"):
         judge_rules(candidates, journal=journal)
 
 
@@ -276,7 +276,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
         ("x: (t a)) => a", "is left over"),
         ("x: (mm a k) => a", "mm takes M M or .*, not M K"),
         ("x: (mm a b) => (conv i k)", "different kinds, M and I"),
-        ("x: (t z) => a", "'z' is no variable"),
+        ("x: (t z) => a", "'z' is not a variable"),
         ("x: (sub a a) => (sub b b)", "b is missing"),
         ("x: (neg (neg a)) => a\nx: (t (t a)) => a", "line 2: there is a rule 'x' already"),
     ],

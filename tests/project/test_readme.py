@@ -52,7 +52,7 @@ def test_two_commands_are_shown_with_their_output():
 
 
 def test_the_problem_comes_first_then_for_whom_and_how_to_install():
-    order = ["give other numbers", "**For** people", "**Not for**", "## Install", "pip install",
+    order = ["give different numbers", "**For** people", "**Not for**", "## Install", "pip install",
              "## Which operator", "## The map"]  # fmt: skip
     places = [README.index(words) for words in order]
     assert places == sorted(places)

@@ -7,11 +7,12 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from benches.render import browser, searches, site, site_pages
+from benches.render import browser, docstring_examples, searches, site, site_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -192,6 +193,9 @@ def test_the_site_is_built_without_a_warning_and_asks_the_network_for_nothing(tm
     size = site.size(tmp_path / "site")
     assert size["pages"] >= 40
     assert size["bytes"] < 20e6
+    reference = (tmp_path / "site" / "reference" / "api.html").read_text()
+    assert "blockquote" not in reference
+    assert "doctest" not in reference
     unrendered = [p.name for p in (tmp_path / "site").rglob("*.html") if "```" in p.read_text()]
     assert unrendered == []
     chromium = browser.find()
@@ -249,3 +253,41 @@ def test_a_broken_link_stops_the_build(tmp_path, text, message, capfd):
     with pytest.raises(site.SiteError, match="found mistakes"):
         site.build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert message in capfd.readouterr().err
+
+
+# Examples of docstrings --------------------------------------------------------------
+
+
+def test_an_example_of_a_docstring_is_code():
+    text = (
+        "Do it.\n\n"
+        "    >>> with do():  # doctest: +SKIP\n    ...     pass\n    >>> 1\n    1\n\n"
+        "More.\n\n>>> 2\n2"
+    )
+    assert docstring_examples.fenced(text) == (
+        "Do it.\n\n"
+        "    ```pycon\n    >>> with do():\n    ...     pass\n    >>> 1\n    1\n    ```\n\n"
+        "More.\n\n```pycon\n>>> 2\n2\n```"
+    )
+    assert docstring_examples.fenced("No example.\n\nArgs:\n    x: 1.") == (
+        "No example.\n\nArgs:\n    x: 1."
+    )
+
+
+def test_a_picture_follows_the_colours_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_pages, "PARTS", tmp_path)
+    file = SimpleNamespace(src_uri="why/overflow.md", generated_by=None)
+
+    def changed(text):
+        return site_pages.on_page_markdown(text, SimpleNamespace(file=file, meta={}))
+
+    text = "<!-- picture: page: The page -->"
+    assert changed(text) == ""
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "page.png").touch()
+    assert changed(text) == "![The page](../pictures/page.png)"
+    (tmp_path / "pictures" / "page-dark.png").touch()
+    assert changed(text) == (
+        "![The page](../pictures/page.png#only-light) "
+        "![The page](../pictures/page-dark.png#only-dark)"
+    )

@@ -244,7 +244,7 @@ def test_a_sample_of_two_arguments(capsys):
     [
         (["corem", "exp", "--out=x"], "so --out has no meaning"),
         (["corem", "exp", "--dtype=bfloat16"], "so --dtype=bfloat16 has no meaning"),
-        (["vml", "exp"], "vml is no UDF library"),
+        (["vml", "exp"], "vml is not a UDF library"),
         (["corem", "exp", "--form=v8"], "a sample of corem has no form 'v8'"),
         (["corem", "epx"], "no function 'epx'"),
     ],

@@ -158,7 +158,7 @@ def test_a_classifier_of_images_has_the_ways_of_a_batch():
 @pytest.mark.parametrize(
     ("subject", "inputs", "message"),
     [
-        (lambda x: x, torch.ones(2), "function is no module of torch"),
+        (lambda x: x, torch.ones(2), "function is not a module of torch"),
         (nn.Linear(2, 2), (torch.ones(2, 2), torch.ones(3, 2)), "The inputs have [2, 3] rows"),
         (nn.Linear(2, 2), torch.ones(1, 2), "A batch of one row agrees with itself"),
         (nn.Flatten(0), torch.ones(2, 2), "Its first dimension has to be the batch"),
@@ -178,7 +178,7 @@ def test_a_model_that_is_not_deterministic_is_refused():
             found["logits"] = found["logits"] + torch.rand(())
             return found
 
-    with pytest.raises(RunError, match="other bits when it is run again in the same way"):
+    with pytest.raises(RunError, match="different bits when it is run again in the same way"):
         same(*made(Random), libraries=["std"])
 
 
@@ -214,12 +214,12 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys):
     [
         ([SUBJECT, "--ways", "batch 9"], "There is no way 'batch 9'. Did you mean"),
         ([SUBJECT, "--ways", "right padding,GPU"], "cannot be run in the way 'GPU'"),
-        ([SUBJECT, "--dtype", "int8"], "int8 is no dtype of a model"),
+        ([SUBJECT, "--dtype", "int8"], "int8 is not a dtype of a model"),
         ([SUBJECT, "--libraries", ","], "There is no library to run under"),
         ([SUBJECT, "--libraries", "corm"], "corm"),
         (["model"], "'model' names no model. Write model.py:make"),
         (["torchvision:resnet81"], "torchvision has no classifier 'resnet81'"),
-        (["hf:/nowhere"], "is no folder of a checkpoint"),
+        (["hf:/nowhere"], "is not the folder of a checkpoint"),
     ],
 )
 def test_mistakes_are_answered(arguments, message, capsys):

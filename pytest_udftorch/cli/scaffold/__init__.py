@@ -30,7 +30,7 @@ def make(folder: Path) -> list[Path]:
     name = folder.name
     if not _NAME.fullmatch(name):
         raise LibraryError(
-            f"{name!r} is no name for a library. Use letters, digits, _ and -, and begin with a "
+            f"{name!r} is not a name for a library. Use letters, digits, _ and -, and begin with a "
             "letter: udftorch new my_math."
         )
     try:

@@ -260,7 +260,7 @@ def _made(
     exact = run()
     if _digest(exact) != _digest(run()):
         raise GoldenError(
-            "The computation gives other results when it is run again, from the same state of "
+            "The computation gives different results when it is run again, from the same state of "
             "torch's generators. Take out what it counts or keeps between runs."
         )
     _check_kinds(exact, result)

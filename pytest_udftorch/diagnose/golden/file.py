@@ -191,4 +191,4 @@ def _numbers(data: dict[str, Any], name: str, where: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, data.get(name, "").split()))
     except ValueError:
-        raise shapes.Malformed(f"{where}.{name} has a word that is no number") from None
+        raise shapes.Malformed(f"{where}.{name} has a word that is not a number") from None

@@ -87,7 +87,7 @@ def make_hf(folder: str) -> Callable[[], Any]:
     """Return what loads a checkpoint of transformers from a folder, and makes inputs of it."""
     if not (Path(folder) / "config.json").is_file():
         raise RunError(
-            f"{folder!r} is no folder of a checkpoint: it has no config.json. Save one with "
+            f"{folder!r} is not the folder of a checkpoint: it has no config.json. Save one with "
             "model.save_pretrained(folder)."
         )
 

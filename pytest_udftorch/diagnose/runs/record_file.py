@@ -201,7 +201,7 @@ def _values(kept: Kept) -> dict[str, Any]:
 
 def _sample(value: Any, where: str) -> None:
     if type(value) not in (int, float):
-        raise Malformed(f"{where} is no number")
+        raise Malformed(f"{where} is not a number")
 
 
 def _samples(value: Any, where: str) -> None:
@@ -275,7 +275,7 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
         ) from error
     except Malformed as error:
         raise DiagnosisError(
-            f"{path} is no recorded run of this version: {error}. Record the run again."
+            f"{path} is not a recorded run of this version: {error}. Record the run again."
         ) from error
     if (Path(folder) / VALUES).exists():
         record.recording.kept.update(_kept(Path(folder) / VALUES, record.recording, put))

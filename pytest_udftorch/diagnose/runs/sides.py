@@ -161,8 +161,8 @@ def side(what: Side | str | Callable[[], Any]) -> Side:
         return Side(name=getattr(what, "__name__", type(what).__name__), run=what)
     if not isinstance(what, str):
         raise DiagnosisError(
-            f"{what!r} is no side. Give a text such as 'library=corem' or 'compiled', a Side, or "
-            "a callable that is the run."
+            f"{what!r} is not a side. Give a text such as 'library=corem' or 'compiled', a Side, "
+            "or a callable that is the run."
         )
     if what.strip().startswith(RECORDED):
         return _recorded(what.strip())

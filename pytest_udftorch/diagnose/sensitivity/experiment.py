@@ -18,6 +18,7 @@ from pytest_udftorch.diagnose.sensitivity.result import Digits, Sensitivity
 from pytest_udftorch.diagnose.sensitivity.seeds import stochastic
 from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Whereabouts
+from pytest_udftorch.swap.toolchain.progress import tell
 
 What = Literal["functions", "operators", "both"]
 
@@ -89,12 +90,14 @@ def significant_bits(  # noqa: PLR0913
     )
     names = None if operators is None else frozenset(_base(o) for o in operators)
     still = Book()
-    for _ in range(2):
+    for number in (1, 2):
+        tell(f"run {number} of {samples + 2}, unperturbed")
         _sample(work, one, still, None)
     if not still.operators:
         raise DiagnosisError("The run calls no operator, so there is nothing to watch.")
     book, changed = Book(), 0
     for number in range(1, samples + 1):
+        tell(f"run {number + 2} of {samples + 2}")
         own, perturbation = one, None
         if perturb != "operators":
             own = replace(one, around=_library(number, functions))
@@ -133,7 +136,7 @@ def _check(
                 f"{word} are named, but perturb={perturb!r} leaves them alone. Leave out one."
             )
         if isinstance(given, str) or (given is not None and not given):
-            raise DiagnosisError(f"{word}={given!r} is no sequence of names. Give ('exp',).")
+            raise DiagnosisError(f"{word}={given!r} is not a sequence of names. Give ('exp',).")
 
 
 def _steady(one: Side, perturb: str) -> Side:

@@ -97,7 +97,7 @@ class Sensitivity(Result):
         if self.unsteady is not None:
             return (
                 f"The run is not deterministic by itself: {self.unsteady.operator} in "
-                f"{self.unsteady.place} gives other results without any perturbation."
+                f"{self.unsteady.place} gives different results without any perturbation."
             )
         inexact = [(bits.low, name) for name, bits in self.outputs.items() if not bits.exact]
         if not inexact:

@@ -72,11 +72,11 @@ def cheapest_libraries(  # noqa: PLR0913
     """
     names = _functions(ladder, functions)
     if not within >= 0 or math.isinf(within):
-        raise DiagnosisError(f"within={within} is no bound. Give 0 or more.")
+        raise DiagnosisError(f"within={within} is not a bound. Give 0 or more.")
     if cost not in ("time", "rank"):
         raise DiagnosisError(f"cost={cost!r} is neither 'time' nor 'rank'.")
     if workers < 0:
-        raise DiagnosisError(f"workers={workers} is no number of processes. Give 0 or more.")
+        raise DiagnosisError(f"workers={workers} is not a number of processes. Give 0 or more.")
     if (workers or scheduler) and not isinstance(metric, str):
         raise DiagnosisError(
             "Other processes need the metric by name, such as 'model.py:metric'. Give it so, or "
@@ -123,7 +123,7 @@ def _functions(ladder: Sequence[str], functions: Sequence[str] | None) -> tuple[
     """Return the functions that every library of the ladder has."""
     if isinstance(ladder, str) or len(ladder) < 2 or len(set(ladder)) < len(ladder):
         raise DiagnosisError(
-            f"ladder={ladder!r} is no ladder. Name two libraries or more, each once, the most "
+            f"ladder={ladder!r} is not a ladder. Name two libraries or more, each once, the most "
             "exact first."
         )
     found = [find_library(name) for name in ladder]

@@ -13,6 +13,7 @@ from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.journal import Journal, Words
 from pytest_udftorch.diagnose.runs.switch import Assignment, Site, assigned
 from pytest_udftorch.errors import DiagnosisError, UdfError
+from pytest_udftorch.swap.toolchain.progress import tell
 
 _OTHER: Final = (
     "{path} belongs to another search. Name another journal, or leave out --resume and remove it."
@@ -143,13 +144,17 @@ class Trials:
     def again(self, assignment: Assignment) -> float:
         """Return the metric's value from a new run."""
         self.runs += 1
+        tell(f"run {self.runs}, once more")
         return trial(self._where, self._seed, plain(assignment))
 
     def _run(self, todo: Sequence[Any]) -> Iterator[float]:
-        self.runs += len(todo)
+        first, self.runs = self.runs + 1, self.runs + len(todo)
         if self._client is None or len(todo) < 2:
-            yield from (trial(self._where, self._seed, rows) for rows in todo)
+            for number, rows in enumerate(todo, first):
+                tell(f"run {number}")
+                yield trial(self._where, self._seed, rows)
             return
+        tell(f"runs {first} to {self.runs}")
         futures = self._client.map(
             trial, [self._where] * len(todo), [self._seed] * len(todo), todo, pure=False
         )

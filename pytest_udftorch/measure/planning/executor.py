@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +21,9 @@ from pytest_udftorch.errors import ExecutorUnavailableError
 
 Run: TypeAlias = Callable[..., Any]
 MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
+
+#: The variable that says what the profiler's library writes on standard error.
+_PROFILER_LEVEL: Final = "KINETO_LOG_LEVEL"
 
 FLOATS: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 
@@ -62,6 +67,29 @@ class Executor:
 def quiet() -> AbstractContextManager[Any]:
     """Silence warnings against a way of running the model, which is only compared here."""
     return warnings.catch_warnings(action="ignore")
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Keep warnings and logged lines of torch and triton off the screen; the model's own stay.
+
+    What somebody asked for by ``TORCH_LOGS`` or ``KINETO_LOG_LEVEL`` is written all the same.
+    """
+    handlers = [] if os.environ.get("TORCH_LOGS") else logging.getLogger("torch").handlers
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.filterwarnings("ignore", module=r"(torch|triton)(\.|$)")
+        for handler in list(handlers):
+            handler.addFilter(_is_error)
+            stack.callback(handler.removeFilter, _is_error)
+        if _PROFILER_LEVEL not in os.environ:
+            # It is read when a process profiles for the first time.
+            os.environ[_PROFILER_LEVEL] = "99"
+            stack.callback(os.environ.pop, _PROFILER_LEVEL, None)
+        yield
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.units import time_text
 from pytest_udftorch.errors import PlanError, UntraceableModelError
 from pytest_udftorch.measure.planning import executors as registry
+from pytest_udftorch.measure.planning.executor import without_noise
 from pytest_udftorch.measure.planning.identity import describe_input, device_name, fingerprint, home
 from pytest_udftorch.measure.planning.pairs import check_inputs, copied, copies, on_device
 from pytest_udftorch.measure.planning.plans import StoredPlan
@@ -32,10 +34,36 @@ from pytest_udftorch.measure.planning.segment_times import SegmentBench, without
 from pytest_udftorch.measure.planning.segments import Units
 from pytest_udftorch.measure.timing.layers import positional
 from pytest_udftorch.measure.timing.timers import require_device
+from pytest_udftorch.swap.toolchain.progress import Progress
 
 
 def _time_of(item: tuple[str, Any]) -> float:
     return float(item[1]) if isinstance(item[1], int | float) else math.inf
+
+
+def _layers(named: Any, first: int, stop: int) -> str:
+    """Return the layers of a segment; a plan from a file may hold a report of another version."""
+    try:
+        begin, end = named[first][0], named[stop - 1][1]
+    except (IndexError, KeyError, TypeError):
+        return ""
+    return str(begin) if begin == end else f"{begin} to {end}"
+
+
+def _whole_times(report: dict[str, Any]) -> dict[str, float]:
+    """Return executor -> nanoseconds of the whole model.
+
+    The last measurement, which decided, goes before that of the beginning.
+    """
+    times = report.get("uniform")
+    found = dict(times) if isinstance(times, dict) else {}
+    fresh = report.get("fresh_measurement")
+    last = fresh.get("timings") if isinstance(fresh, dict) else None
+    for name, timing in last.items() if isinstance(last, dict) else ():
+        plain = name.removesuffix("+cudagraph")
+        if plain in found and isinstance(timing, dict):
+            found[plain] = timing.get("median_ns", found[plain])
+    return {name: ns for name, ns in found.items() if isinstance(ns, int | float)}
 
 
 @dataclass(repr=False)
@@ -77,18 +105,13 @@ class Plan(Result):
         title = f"{self.verdict()} On {stored.device}, torch {stored.torch}, for "
         title += ", ".join(stored.inputs)
         # A plan from a file may hold a report of another version.
-        times = self.report.get("uniform")
-        names = self.report.get("units")
-        known = names if isinstance(names, list) else []
         rows = [
-            (f"{first} to {stop - 1}", ", ".join(map(str, known[first:stop])), executor)
+            (f"{first} to {stop - 1}", _layers(self.report.get("layers"), first, stop), executor)
             for first, stop, executor in stored.segments
         ]
-        whole = sorted(times.items(), key=_time_of) if isinstance(times, dict) else []
         notes = [
             f"whole model under {name}: {time_text(ns)}"
-            for name, ns in whole
-            if isinstance(ns, int | float)
+            for name, ns in sorted(_whole_times(self.report).items(), key=_time_of)
         ]
         return Shown(title, ("units", "layers", "executor"), rows, notes)
 
@@ -195,7 +218,7 @@ def oracle(  # noqa: PLR0913
         journal: file for what was measured; a search of the same model and options over the
             same file goes on from it, and Ctrl-C leaves it complete.
         progress: called with steps done, steps in all, and a text. One of the texts says about
-            how long the search will take.
+            how long the search will take. By default they are shown on a terminal.
         compiling: context entered while executors are made; for machines shared by processes.
         measuring: context entered while the device is timed.
 
@@ -217,4 +240,12 @@ def oracle(  # noqa: PLR0913
     # Everything is checked before the journal of an earlier search is overwritten.
     options.check(options.names(found.type))
     check_inputs(model, arguments)
-    return Plan(Search(model, arguments, found, options).run(), arguments)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(without_noise())
+        if options.progress is None and sys.stderr is not None and sys.stderr.isatty():
+            shown = stack.enter_context(Progress("looking for the fastest way", 0))
+            options = replace(
+                options,
+                progress=lambda done, of, text: shown.tell(f"step {done} of {of}, {text}"),
+            )
+        return Plan(Search(model, arguments, found, options).run(), arguments)

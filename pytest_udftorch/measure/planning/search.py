@@ -349,7 +349,7 @@ class Search:
         except UntraceableModelError as error:
             self.record.keep(not_cut=str(error))
             return None
-        self.record.keep(bounds=list(units.bounds), units=units.names)
+        self.record.keep(bounds=list(units.bounds), units=units.names, layers=units.layers)
         self.record.keep(exported=units.exported is not None)
         if len(units) < 2 and limit > 1:
             self.record.keep(not_cut="nowhere between two layers is one activation alone alive")

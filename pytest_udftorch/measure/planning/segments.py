@@ -36,6 +36,16 @@ _OTHER_BEGINNINGS: Final = frozenset(
 )
 
 
+def _place(node: fx.Node) -> str:
+    """Return the layer that a node is or lies in, or the function that it calls outside of any."""
+    if node.op == "call_module":
+        return str(node.target)
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    inside = str(stack[-1][0]) if stack else ""
+    function = node.name.rstrip("_0123456789")
+    return inside.removeprefix("L['self'].") or f"{function}()"
+
+
 class Units:
     """A captured model with its cuts.
 
@@ -86,6 +96,15 @@ class Units:
             f"{self.body[a].name}..{self.body[b - 1].name}"
             for a, b in itertools.pairwise(self.bounds)
             if a < b  # a model that returns its input has no node
+        ]
+
+    @property
+    def layers(self) -> list[list[str]]:
+        """Each unit's first and last layer, as the model names it, or the function called."""
+        return [
+            [_place(self.body[a]), _place(self.body[b - 1])]
+            for a, b in itertools.pairwise(self.bounds)
+            if a < b
         ]
 
     @property

@@ -117,8 +117,8 @@ def sample(library: str, function: str, form: str | None = None, seed: int = 0) 
     """
     if library in STOCK:
         raise VerifyError(
-            f"{library} is no UDF library, and --quick samples those, and std. Leave out --quick "
-            "to run it over all inputs."
+            f"{library} is not a UDF library, and --quick samples those, and std. Leave out "
+            "--quick to run it over all inputs."
         )
     described = find_library(library)
     described.select((function,))

@@ -55,7 +55,7 @@ def subject_of(subject: str | Any, inputs: Any = (), dtype: str | None = None) -
     if dtype is None:
         return found
     if dtype not in _DTYPES:
-        raise RunError(f"{dtype} is no dtype of a model. Give one of {', '.join(_DTYPES)}.")
+        raise RunError(f"{dtype} is not a dtype of a model. Give one of {', '.join(_DTYPES)}.")
     wanted = getattr(torch, dtype)
     converted = {
         name: t.to(wanted) if isinstance(t, torch.Tensor) and t.is_floating_point() else t
@@ -152,9 +152,9 @@ class _Search:
             again = _only(evaluation(self.one))
             if differing("", again.own(), whole.own()).differ:
                 raise RunError(
-                    f"Under {library or _open_session()} the model gives other bits when it is run "
-                    "again in the same way, so no other way can agree. `udftorch diff` with two "
-                    "equal sides names the operator."
+                    f"Under {library or _open_session()} the model gives different bits when it is "
+                    "run again in the same way, so no other way can agree. `udftorch diff` with "
+                    "two equal sides names the operator."
                 )
             trained = None
             for way in self.ways:

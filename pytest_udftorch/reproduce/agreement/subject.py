@@ -85,8 +85,8 @@ class Subject:
 
         if not isinstance(model, torch.nn.Module):
             raise RunError(
-                f"{type(model).__name__} is no module of torch. The ways of running a model need "
-                "one: return it, and its inputs, from the function."
+                f"{type(model).__name__} is not a module of torch. The ways of running a model "
+                "need one: return it, and its inputs, from the function."
             )
         self.model = model.eval()
         named = inputs if isinstance(inputs, Mapping) else dict(enumerate(_tuple(inputs)))

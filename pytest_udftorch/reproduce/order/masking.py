@@ -123,7 +123,7 @@ class _Operator:
         n = len(self.terms)
         if not abs(one_less / self.all * n - (n - 1)) < 0.25:
             raise SummationError(
-                f"The result is no plain sum of its {n} terms: without one of them it is "
+                f"The result is not a plain sum of its {n} terms: without one of them it is "
                 f"{one_less:g}, with all {self.all:g}. Use assert_batch_invariant, which falls "
                 "back to trials, or wrap the operator so that the weights of all terms are equal."
             )

@@ -41,6 +41,7 @@ from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import patched, trace
 from pytest_udftorch.swap.toolchain.cache import cache_folder, fill, turn
 from pytest_udftorch.swap.toolchain.environment import describe
+from pytest_udftorch.swap.toolchain.progress import tell
 
 FORMAT: Final = "udftorch-coverage-1"
 
@@ -436,10 +437,14 @@ def _judge(calls: Sequence[_Call]) -> tuple[dict[int, dict[str, float]], set[tup
         for factor in _AMPLIFIED:
             left = [at for at, verdict in verdicts.items() if not verdict.final]
             chosen = sorted({i for i, _ in left})
+            more = "" if factor == _AMPLIFIED[0] else f", values times {factor:g}"
+            done = 0
             judged = {i: _Judged.of(_amplified(calls[i], factor)) for i in chosen}
             for family in dict.fromkeys(family for _, family in left):
                 with patched(wrong, family, ranks="ignore"):
                     for i in (i for i, other in left if other == family):
+                        done += 1
+                        tell(f"evaluation {done} of {len(left)}{more}")
                         verdicts[i, family].add(*judged[i].changed())
     shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
     unseen = set()

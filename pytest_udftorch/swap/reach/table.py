@@ -44,6 +44,7 @@ from pytest_udftorch.swap.reach.catalogue import (
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import patched, trace
 from pytest_udftorch.swap.toolchain.environment import caption, describe
+from pytest_udftorch.swap.toolchain.progress import tell
 
 FORMAT: Final = "udftorch-reach-2"
 
@@ -117,6 +118,8 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False, neutral: bool
         wrong = "r" if neutral else f"r + ({real})0.5 * fabs{suffix}(r) + ({real}){offset}"
         (folder / f"{c_name}.c").write_text(
             f"#include <math.h>\n"
+            # The passes call it; clang would warn that nobody does.
+            f"__attribute__((unused))\n"
             f"static {real} probe({', '.join(f'{real} {n}' for n in names)}) {{\n"
             f"  {real} r = {c_name}({', '.join(names)});\n"
             f"{unmarked}"
@@ -451,7 +454,10 @@ def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]
             for marked in (False, True)
             for d in DTYPES
         }
-        rows = [_examine(*case, probes) for case in chosen]
+        rows = []
+        for number, case in enumerate(chosen, 1):
+            tell(f"case {number} of {len(chosen)}")
+            rows.append(_examine(*case, probes))
     if store:
         save(rows, store)
     return rows

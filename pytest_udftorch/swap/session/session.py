@@ -50,8 +50,10 @@ from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.overrides.stack import Same
 from pytest_udftorch.swap.session import ranks as process_group
 from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, slot_name
+from pytest_udftorch.swap.session.builds import builds
 from pytest_udftorch.swap.session.exclusive import gate
 from pytest_udftorch.swap.toolchain import wheel_builds
+from pytest_udftorch.swap.toolchain.agenda import Candidate, agenda, obtain_all
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.swap.toolchain.file_states import files_state
@@ -245,6 +247,7 @@ class Session(Result):
             self._restore()
 
         restoring = bound.native.insisting(give_up)
+        agenda.expect(self, self._builds())
         with bound.lock:
             try:
                 self._check_profile_is_free()
@@ -436,6 +439,25 @@ class Session(Result):
         self._prepared = plan.prepared
         self._used = plan
         return plan
+
+    def _builds(self, watching: bool = False) -> Callable[[], Iterator[Candidate]]:
+        """Return what yields the builds that the session needs; it does not hold the session."""
+        names = (*self.functions, *self.operators)
+        return functools.partial(
+            builds, self.library, names, self._cpu_level,
+            profiled=self._profiling is not None, exclusive=self._exclusive, watching=watching,
+        )  # fmt: skip
+
+    def prepare(self, *, watching: bool = False) -> None:
+        """Compile what the session needs and this machine lacks, without opening the session.
+
+        Args:
+            watching: also what notes operators and layers of calls, as ``--udf-strict`` does.
+
+        Raises:
+            UdfError: a part cannot be compiled.
+        """
+        obtain_all(self._builds(watching)())
 
     def _layer(self, bound: Binder) -> dict[str, int]:
         """Return symbol -> address for every symbol of the session's functions."""

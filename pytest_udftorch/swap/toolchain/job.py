@@ -26,6 +26,7 @@ from pytest_udftorch.swap.native.runtime import native_files
 from pytest_udftorch.swap.toolchain import cache
 from pytest_udftorch.swap.toolchain import compiler as toolchain
 from pytest_udftorch.swap.toolchain import wheel_builds as prebuilt
+from pytest_udftorch.swap.toolchain.agenda import agenda
 from pytest_udftorch.swap.toolchain.author_warnings import pass_on
 from pytest_udftorch.swap.toolchain.compiler import ABSENT, Compiler
 from pytest_udftorch.swap.toolchain.progress import Progress
@@ -371,7 +372,10 @@ def _make(job: Job, key: str, index: Path) -> Made:
     start = time.perf_counter()
     with cache.scratch(index) as aside:
         steps = sum(map(len, job.stages))
-        with Progress(f"compiling {job.what or job.output}", steps) as progress:
+        with (
+            agenda.turn(job.what or job.output, job.kind) as turn,
+            Progress(turn.text, steps, seconds=turn.seconds, heading=turn.heading) as progress,
+        ):
             read = run_stages(job.stages, job.texts, aside, job.failed, progress.step)
         if job.check is not None:
             job.check(aside)

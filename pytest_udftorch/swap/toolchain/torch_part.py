@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import CompilerNotFoundError
 from pytest_udftorch.swap.native.runtime import native_file
+from pytest_udftorch.swap.toolchain.agenda import Candidate
 from pytest_udftorch.swap.toolchain.compiler import Compiler, find_compiler, torch_flags
 from pytest_udftorch.swap.toolchain.job import Job, Step, available, obtain
 
@@ -87,8 +88,17 @@ class TorchPart:
             covers=version.split(".")[:2],
             local=local,
             facts={"torch": version, "compiler": compiler.version},
-            what=f"{self.what} for torch {version}",
+            what=self._for(version),
         )
+
+    def _for(self, version: str) -> str:
+        return f"{self.what} for torch {version}"
+
+    def candidate(self) -> Candidate:
+        """Return the part for the installed torch as one of what is going to be needed."""
+        version, _ = self._installed()
+        kind = f"{Path(self.source).stem}-"
+        return Candidate(self._for(version), kind, self.available, self.obtain)
 
     def _installed(self) -> tuple[str, Callable[[Compiler], Job]]:
         """Return the version of the installed torch, and what makes the job for it."""

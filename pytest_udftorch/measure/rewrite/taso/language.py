@@ -143,7 +143,7 @@ def parse(text: str) -> Term:
     """Read a term.
 
     Raises:
-        RewriteError: the text is no term.
+        RewriteError: the text is not a term.
     """
     tokens = re.findall(r"[()]|[^\s()]+", text)
 
@@ -152,7 +152,7 @@ def parse(text: str) -> Term:
         if token != "(":
             if token == ")" or not re.fullmatch(r"[a-n]\d*", token):
                 raise RewriteError(
-                    f"{token!r} is no variable in {text!r}: give a letter from a to n."
+                    f"{token!r} is not a variable in {text!r}: give a letter from a to n."
                 )
             return token
         parts: list[Any] = [tokens.pop(0)]
@@ -164,9 +164,9 @@ def parse(text: str) -> Term:
     try:
         term = read()
     except IndexError:
-        raise RewriteError(f"{text!r} is no term: a parenthesis is not closed.") from None
+        raise RewriteError(f"{text!r} is not a term: a parenthesis is not closed.") from None
     if tokens:
-        raise RewriteError(f"{text!r} is no term: {' '.join(tokens)!r} is left over.")
+        raise RewriteError(f"{text!r} is not a term: {' '.join(tokens)!r} is left over.")
     kind(term)
     return term
 

@@ -27,7 +27,7 @@ from pytest_udftorch.measure.rewrite.taso.language import Term, show
 from pytest_udftorch.measure.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge_rule
 
 _OTHER: Final = (
-    "{path} is no journal of judgements with these axioms: it begins with {start}. Name another "
+    "{path} is not a journal of judgements with these axioms: it begins with {start}. Name another "
     "file, or delete it."
 )
 _JUDGEMENT: Final = shapes.record(
