@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -36,7 +36,7 @@ class Options:
         strict: whether ranks of a process group that differ are an error, and a test that calls
             a function which its library does not reach fails.
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which an operator
-            makes one.
+            makes one: ``error`` if it reaches a result, ``made`` in any case.
         coverage: whether the profile says what share of the evaluations is swapped.
         exclusive: whether sessions switch while no thread is in an operator.
         save: the name under which the run's figures are kept, or None.
@@ -55,7 +55,7 @@ class Options:
     profile: str | None = None
     profile_out: Path | None = None
     strict: bool = False
-    failing: tuple[Literal["nan", "inf"], ...] = ()
+    failing: Mapping[Literal["nan", "inf"], str] = field(default_factory=dict)
     coverage: bool = False
     exclusive: bool = False
     composites: bool = False
@@ -146,8 +146,10 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             f"--udf-{kind}",
             metavar="WHAT",
-            help=f"error: fail a test in which an operator makes {what} out of numbers, and name "
-            "it, its layer and the values. Turns --udf-profile on. Default: ignore.",
+            help=f"error: fail a test in which an operator makes {what} out of numbers that "
+            "reaches a result, a gradient or a parameter, and name it, its line, its layer and the "
+            "values; made: also if torch masks it away again. Turns --udf-profile on. Default: "
+            "ignore.",
         )
     group.addoption(
         "--udf-model",
@@ -238,8 +240,8 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` or ``--udf-strict`` on the command
-            line without any library, an unknown depth or form on GPUs, a word other than ``error``
-            and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a profile, or limits
+            line without any library, an unknown depth or form on GPUs, a word other than ``error``,
+            ``made`` and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a profile, or limits
             with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
@@ -256,7 +258,7 @@ def freeze(config: pytest.Config) -> Options:
     baseline = _baseline(config)
     guarded = any(baseline[name] is not None for name in ("save", "compare"))
     coverage = bool(_given(config, "udf_profile_coverage"))
-    implied = failing or guarded or coverage
+    implied = bool(failing) or guarded or coverage
     if implied or _given(config, "udf_profile") is not None:
         _require_numpy()
     profile = _depth(config) or ("counters" if implied else None)
@@ -352,18 +354,19 @@ def _depth(config: pytest.Config) -> str | None:
     return depth
 
 
-def _failing(config: pytest.Config) -> tuple[Literal["nan", "inf"], ...]:
-    kinds: list[Literal["nan", "inf"]] = []
+def _failing(config: pytest.Config) -> dict[Literal["nan", "inf"], str]:
+    kinds: dict[Literal["nan", "inf"], str] = {}
     for kind in get_args(Literal["nan", "inf"]):
         what = _given(config, f"udf_{kind}")
-        if what not in (None, "error", "ignore"):
+        if what not in (None, "error", "made", "ignore"):
             raise pytest.UsageError(
                 f"--udf-{kind} (or udf_{kind} in the ini file) is {what!r}. Write "
-                f"--udf-{kind}=error to fail the test, or =ignore."
+                f"--udf-{kind}=error to fail the test if one reaches a result, =made to fail it "
+                "if one is made at all, or =ignore."
             )
-        if what == "error":
-            kinds.append(kind)
-    return tuple(kinds)
+        if what in ("error", "made"):
+            kinds[kind] = what
+    return kinds
 
 
 def _cuda_form(config: pytest.Config) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import sizes
 from pytest_udftorch.diagnose.diff.alignment import (
     Gap,
     Parting,
@@ -215,13 +216,13 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
     tensors = [
         t for t in compat.pytree().tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.dim()
     ]
-    sizes = {t.shape[0] for t in tensors}
-    if len(sizes) != 1:
+    lengths = {sizes(t)[0] for t in tensors}
+    if len(lengths) != 1:
         raise DiagnosisError(
-            f"The inputs have {sorted(sizes) or 'no'} rows, so no row of a batch can run alone. "
+            f"The inputs have {sorted(lengths) or 'no'} rows, so no row of a batch can run alone. "
             "The first dimension of every tensor has to be that of the batch."
         )
-    (size,) = sizes
+    (size,) = lengths
     if row is None or row >= size:
         raise DiagnosisError(f"There is no row {row} in a batch of {size}.")
     return size, row
@@ -417,7 +418,7 @@ def _same_until(at: int, before: Recording, after: Recording) -> bool:
 
 def _same_rows(x: Any, y: Any, batch: tuple[int, int] | None) -> tuple[Any, Any, bool]:
     """Return what belongs to the same row on both sides, and whether y is that of a row alone."""
-    axis = row_axis(tuple(x.shape), tuple(y.shape))
+    axis = row_axis(sizes(x), sizes(y))
     if axis is None or batch is None:
         return x, y, False
     length = max(x.shape[axis], y.shape[axis])

@@ -18,6 +18,7 @@ from pytest_udftorch.errors import DiagnosisError, RunError, UdfError
 from pytest_udftorch.swap.observe.digests import fastest, note_of
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped, Wanted, recorder
+from pytest_udftorch.swap.observe.recording import strided_copy
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def run(
             for name, t in found.items()
         }
         if values:
-            recording.values = {name: t.detach().clone() for name, t in found.items()}
+            recording.values = {name: strided_copy(t) for name, t in found.items()}
         return recording
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain
 from pytest_udftorch.swap.observe.recording import draws
 from pytest_udftorch.swap.operators.overload import is_exact, name_of
 from pytest_udftorch.swap.operators.rows import find
@@ -47,7 +48,7 @@ class Perturbation:
         if is_exact(operator, args, kwargs) or draws(operator, args, kwargs):
             return False
         given = compat.pytree().tree_leaves((args, kwargs))
-        return any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in given)
+        return any(isinstance(t, torch.Tensor) and _is_inexact(t.dtype) for t in given)
 
     def truth(self, operator: Any, args: Any, kwargs: Any) -> Callable[[], Any] | None:
         """Return what gives the result in float64, for a call that has not been done yet.
@@ -60,20 +61,30 @@ class Perturbation:
         tensors = [t for t in compat.pytree().tree_leaves(args) if isinstance(t, torch.Tensor)]
         row = find(name)
         once = row is not None and row.roundings == 1
-        if not once or kwargs or any(t.dtype == torch.float64 for t in tensors):
+        shortest = all(t.dtype not in (torch.float64, torch.complex128) for t in tensors)
+        if not once or kwargs or not shortest or not all(map(is_plain, tensors)):
             return None
         packet = getattr(torch.ops.aten, name)
         # What is written in place is read first.
-        wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+        wide = [_widened(a) if isinstance(a, torch.Tensor) else a for a in args]
         return lambda: packet(*wide)
 
     def change(self, tensor: Any, truth: Any = None) -> None:
         """Change a result in place."""
         import torch
 
-        if not tensor.is_floating_point() or not tensor.numel() or tensor.device.type == "meta":
-            return
-        if tensor.layout is not torch.strided or 0 in tensor.stride():
+        for part in contents(tensor) or ():
+            if part.is_complex() and not part.is_conj():
+                wide = truth is not None and truth.is_complex() and is_plain(tensor)
+                self._change(torch.view_as_real(part), torch.view_as_real(truth) if wide else None)
+            elif part.is_floating_point():
+                self._change(part, truth if is_plain(tensor) else None)
+
+    def _change(self, tensor: Any, truth: Any) -> None:
+        """Change a plain tensor of real numbers."""
+        import torch
+
+        if not tensor.numel() or 0 in tensor.stride():
             return
         bits = tensor.view(getattr(torch, _WIDTHS[tensor.element_size()]))
         magnitude = bits & torch.iinfo(bits.dtype).max
@@ -100,3 +111,14 @@ class Perturbation:
             self._generators[like.device] = own
         drawn = torch.rand(like.shape, generator=own, device=like.device, dtype=torch.float32)
         return drawn < 0.5
+
+
+def _is_inexact(dtype: Any) -> bool:
+    return bool(dtype.is_floating_point or dtype.is_complex)
+
+
+def _widened(tensor: Any) -> Any:
+    """Return a copy in double precision; the values of a complex tensor stay complex."""
+    import torch
+
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()

@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain, is_real
 from pytest_udftorch.prove.judge.batch_norm import BATCH_NORMS, batch_norm_bound
 from pytest_udftorch.swap.observe.recorder import Kept
 from pytest_udftorch.swap.observe.recording import draws, effects, results, strided_copy
@@ -123,16 +124,20 @@ def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth 
         places: positions of the elements that a and b hold; by default they hold all.
 
     Returns:
-        None if the operator draws random numbers or does not run in float64, or if it is a kernel
-        that a compiler generated.
+        None if the operator draws random numbers or does not run in float64, if it is a kernel
+        that a compiler generated, or if a tensor is not of real numbers or not plain.
     """
+    import torch
+
     if isinstance(kept.operator, str):
         return None
-    if draws(kept.operator, kept.args, kept.kwargs) or not a.is_floating_point():
+    tensors = compat.pytree().tree_leaves((kept.args, kept.kwargs))
+    odd = any(isinstance(t, torch.Tensor) and not is_plain(t) for t in tensors)
+    if odd or draws(kept.operator, kept.args, kept.kwargs) or not is_real(a):
         return None
     wide = _wide_call(kept)
     exact = _repeated(kept.operator, *wide)
-    if exact is None or index >= len(exact):
+    if exact is None or index >= len(exact) or not is_plain(exact[index]):
         return None
     if places is None and exact[index].shape != a.shape:
         return None
@@ -513,7 +518,8 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
     """
     from pytest_udftorch.swap.observe.digests import sample_places
 
-    first, second = a.detach().cpu().reshape(-1), b.detach().cpu().reshape(-1)
+    a, b = _numbers(a.detach()), _numbers(b.detach())
+    first, second = a.cpu().reshape(-1), b.cpu().reshape(-1)
     total = _Distances()
     for begin in range(0, first.numel(), _PART):
         total.add(begin, first[begin : begin + _PART], second[begin : begin + _PART])
@@ -526,6 +532,19 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
     return Apart(
         output, first.numel(), total.differ, total.steps, total.relative(), worst, of is not None
     )
+
+
+def _numbers(tensor: Any) -> Any:
+    """Return a tensor's numbers as real ones: complex ones as pairs, those of parts in a row."""
+    import torch
+
+    if is_plain(tensor) and not tensor.is_complex():
+        return tensor
+    parts = [p.detach().resolve_conj() for p in contents(tensor) or ()]
+    real = [torch.view_as_real(p) if p.is_complex() else p for p in parts]
+    if is_plain(tensor):
+        return real[0]
+    return torch.cat([p.reshape(-1).double() for p in real]) if real else torch.empty(0)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import is_plain, is_real
 from pytest_udftorch.diagnose.diff.alignment import Gap, aligned
 from pytest_udftorch.swap.observe.digests import note_of
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
@@ -164,15 +165,13 @@ class Watch(OperatorWatch):
     def _parts(self, tensor: Any) -> Parts:
         import torch
 
-        if isinstance(tensor, torch.nn.Parameter) or not tensor.is_floating_point():
+        if isinstance(tensor, torch.nn.Parameter) or not is_real(tensor):
             return {}
         return self._cut.parts(tensor.detach())
 
 
 def _tensors(values: Iterable[Any]) -> list[Any]:
-    import torch
-
-    return [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+    return [v for v in values if is_plain(v)]
 
 
 def _address(tensor: Any) -> int:

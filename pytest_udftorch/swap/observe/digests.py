@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pytest_udftorch.base.optional import package
+from pytest_udftorch.base.tensor_contents import contents, sizes
 
 #: How many values of a tensor are kept, evenly spaced.
 SAMPLES: Final = 16
 
-#: The digest of a tensor whose bits cannot be read (sparse, quantised, without data).
+#: The digest of a tensor whose bits cannot be read (without data, of a subclass that hides them).
 UNREADABLE: Final = b""
 
 _BYTES: Final = 16
@@ -204,16 +205,14 @@ def note_of(
         batch: the size of the batch, and the row whose digests are also wanted.
         hashed: one of ``KINDS``; by default the fastest of this process.
     """
-    import torch
-
+    parts = contents(tensor)
+    hashed = hashed or fastest()
+    if parts is None or parts[0] is not tensor:
+        return _note_of_parts(tensor, parts, hashed)
     kind, _, numbers = _type_of(tensor.dtype)
     shape = tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else tensor.device.type
-    readable = tensor.layout is torch.strided and device != "meta" and not tensor.is_quantized
-    if not readable:
-        return TensorNote(shape, kind, (), device, UNREADABLE)
     stride = tensor.stride()
-    hashed = hashed or fastest()
     try:
         # torch puts elements in order faster than NumPy.
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
@@ -232,6 +231,16 @@ def note_of(
         taken = (flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes()
     digest = _digest(_without_payloads(flat, kind), kind, hashed)
     return TensorNote(shape, kind, stride, device, digest, rows, taken)
+
+
+def _note_of_parts(tensor: Any, parts: Sequence[Any] | None, hashed: str) -> TensorNote:
+    """Describe a tensor by the digests of the plain tensors that it consists of."""
+    kind, shape, device = _type_of(tensor.dtype).name, sizes(tensor), tensor.device.type
+    digests = [note_of(part, None, hashed).digest for part in parts or ()]
+    if parts is None or UNREADABLE in digests:
+        return TensorNote(shape, kind, (), device, UNREADABLE)
+    bits = np.frombuffer(b"".join(digests), np.uint8)
+    return TensorNote(shape, kind, (), device, _digest(bits, kind, hashed))
 
 
 def row_slice(axis: int, length: int, batch: tuple[int, int]) -> tuple[slice, ...]:

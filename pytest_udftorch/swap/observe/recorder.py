@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import is_plain, sizes
 from pytest_udftorch.swap.observe.digests import (
     NO_ROWS,
     XXH3,
@@ -147,10 +148,9 @@ class _Digests:
             written: whether the running operator wrote into it. torch counts that when the operator
                 has returned, so the count may be one more when the tensor is seen next.
         """
-        try:
-            state = self._state(tensor)
-        except (RuntimeError, NotImplementedError):  # sparse tensors have no storage
+        if not is_plain(tensor):
             return note_of(tensor, self._batch, self._hashed)
+        state = self._state(tensor)
         key = id(tensor)
         known = self._known.get(key)
         if known is not None and known[0]() is tensor:
@@ -171,10 +171,9 @@ class _Digests:
         self._known.clear()
 
     def wrote(self, tensor: Any) -> None:
-        try:
-            address = tensor.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):
+        if not is_plain(tensor):
             return
+        address = tensor.untyped_storage().data_ptr()
         self._writes[address] = self._writes.get(address, 0) + 1
 
 
@@ -183,7 +182,7 @@ def put_into(target: Any, value: Any, batch: tuple[int, int] | None) -> None:
 
     Where one side runs a row of the batch, the row is taken from the value or written into it.
     """
-    axis = row_axis(tuple(target.shape), tuple(value.shape))
+    axis = row_axis(sizes(target), sizes(value))
     if axis is not None and batch is not None:
         length = max(target.shape[axis], value.shape[axis])
         part = row_slice(axis, length, batch)

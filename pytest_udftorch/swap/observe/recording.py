@@ -7,6 +7,7 @@ import functools
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain, kind
 from pytest_udftorch.swap.operators.overload import name_of
 from pytest_udftorch.swap.operators.row import Kind, Row
 from pytest_udftorch.swap.operators.rows import find
@@ -25,8 +26,9 @@ def strided_copy(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     source = value.detach()
-    if source.layout is not torch.strided or source.device.type == "meta":
-        return source.clone()
+    if not is_plain(source):
+        # What has no memory cannot be read, and nobody writes into it.
+        return source.clone() if contents(source) and kind(source) != "zeros" else source
     copied = torch.empty_strided(
         source.shape, source.stride(), dtype=source.dtype, device=source.device
     )
