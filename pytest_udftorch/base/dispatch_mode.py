@@ -133,3 +133,16 @@ class OperatorWatch:
         self._modes, self._stances = tuple(others), tuple(before)
         mode.__exit__(*exception)
         stance.__exit__(*exception)
+
+
+class _Function(OperatorWatch):
+    def __init__(self, call: Call) -> None:
+        self._function = call
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return self._function(func, args, kwargs)
+
+
+def watching_eagerly(call: Call) -> OperatorWatch:
+    """Return what :func:`watching` does, under which code that torch.compile got runs eagerly."""
+    return _Function(call)

@@ -40,7 +40,7 @@ def kind(tensor: Any) -> str:
 def _odd(tensor: Any) -> str:
     import torch
 
-    of = type(tensor)
+    of: Any = type(tensor)
     if of is not torch.Tensor and of is not torch.nn.Parameter and compat.computes_itself(of):
         return of.__name__
     if tensor.layout is not torch.strided:

@@ -240,9 +240,9 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` or ``--udf-strict`` on the command
-            line without any library, an unknown depth or form on GPUs, a word other than ``error``,
-            ``made`` and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a profile, or limits
-            with nothing to compare with.
+            line without any library, an unknown depth or form on GPUs, a word other than
+            ``error``, ``made`` and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a
+            profile, or limits with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.dispatch_mode import Call, watching
+from pytest_udftorch.base.dispatch_mode import Call, watching_eagerly
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.tensor_contents import kind
 from pytest_udftorch.errors import OutsideContractError
@@ -173,7 +173,7 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with watching(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
+        with watching_eagerly(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
             yield found
     finally:
         _watching.now = before

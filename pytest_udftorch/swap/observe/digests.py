@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import math
@@ -103,11 +104,34 @@ def array_of(tensor: Any) -> Any:
     """Return the encodings of a strided tensor as a NumPy array of its shape; may share memory.
 
     Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width.
+
+    Raises:
+        TypeError: NumPy and this module know no such type.
     """
+    import torch
+
     seen = _type_of(tensor.dtype).seen
+    own = tensor.detach()
     if seen is not None:
-        tensor = tensor.detach().view(seen)
-    return tensor.numpy(force=True)
+        own = own.view(seen)
+    if own.is_conj() or own.is_neg():
+        own = own.resolve_conj().resolve_neg()
+    own = own.cpu().contiguous()
+    if own.dtype is torch.complex32:
+        own = own.to(torch.complex64)
+    if not own.numel():
+        return own.numpy()
+    # Tensor.numpy() would forbid that the memory is resized ever after, as sharded training does.
+    memory = (ctypes.c_char * (own.numel() * own.element_size())).from_address(own.data_ptr())
+    memory.owner = own
+    return np.frombuffer(memory, _numpy_type(own.dtype)).reshape(own.shape)
+
+
+@cache
+def _numpy_type(dtype: Any) -> Any:
+    import torch
+
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _without_payloads(values: Any, kind: str) -> Any:
@@ -213,6 +237,8 @@ def note_of(
     shape = tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else tensor.device.type
     stride = tensor.stride()
+    if kind == "complex32":  # nor does the recorder in C++ read it
+        return TensorNote(shape, kind, stride, device, UNREADABLE)
     try:
         # torch puts elements in order faster than NumPy.
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
