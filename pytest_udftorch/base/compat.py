@@ -311,6 +311,9 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
+_EXCLUDED: Final = PrivateName(
+    "torch._C", "_dispatch_tls_is_dispatch_key_excluded", "to leave alone what has no memory"
+)
 _ZEROS: Final = PrivateName("torch.Tensor", "_is_zerotensor", "to leave alone what has no memory")
 _COO: Final = tuple(
     PrivateName("torch.Tensor", name, "to look at sparse tensors")
@@ -360,6 +363,11 @@ def write_counter() -> Callable[[Any], int]:
     """Return :func:`write_count` for those who ask often; the name was looked for already."""
     _VERSION.of(import_torch().Tensor)
     return operator.attrgetter(_VERSION.path)
+
+
+def excludes_zeros() -> Callable[[], bool]:
+    """Return the function that tells whether this thread passes by what computes with such zeros."""
+    return functools.partial(_EXCLUDED.get(), "ZeroTensor")
 
 
 def is_zero_tensor(tensor: Any) -> bool:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import Any, ClassVar, Self, TypeAlias
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.tensor_contents import is_wrapper
+from pytest_udftorch.base.tensor_contents import contents, is_wrapper, kind
 
 #: Takes an operator's overload and its arguments by position and by name; returns the result.
 Call: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -24,6 +24,8 @@ Call: TypeAlias = Callable[[Any, Any, Any], Any]
 def _mode(compiles: bool) -> Any:
     """Return the class of modes, made on first use because it needs torch."""
     import torch
+
+    excludes_zeros = compat.excludes_zeros()
 
     class Mode(compat.dispatch_mode()):  # type: ignore[misc]
         # Without it torch refuses to run torch.cond and the like under a mode.
@@ -48,12 +50,27 @@ def _mode(compiles: bool) -> Any:
             # Another mode outside of this one has to see the subclass itself.
             if types and any(map(is_wrapper, types)) and not compat.is_in_mode():
                 return NotImplemented  # then torch asks the subclass, still under this mode
+            if excludes_zeros():
+                # In forward derivatives torch would hand its efficient zeros, which have no memory,
+                # to kernels that read them.
+                args = tuple(map(_with_memory, args))
             if args and isinstance(args[0], int | float | complex) and _views_tensor(func):
                 # torch unwraps a number in a tensor for modes, and refuses it as what a view is of.
                 args = (torch.tensor(args[0]), *args[1:])
             return self._call(func, args, kwargs or {})
 
     return Mode
+
+
+def _with_memory(value: Any) -> Any:
+    """Return an argument of an operator with ordinary zeros for efficient ones."""
+    import torch
+
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_memory, value))
+    if isinstance(value, torch.Tensor) and kind(value) == "zeros":
+        (value,) = contents(value) or (value,)
+    return value
 
 
 @functools.cache

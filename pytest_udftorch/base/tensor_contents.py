@@ -42,7 +42,7 @@ def _odd(tensor: Any) -> str:
 
     of: Any = type(tensor)
     if of is not torch.Tensor and of is not torch.nn.Parameter and compat.computes_itself(of):
-        return of.__name__
+        return str(of.__name__)
     if tensor.layout is not torch.strided:
         return str(tensor.layout).rpartition(".")[2].lstrip("_")
     if tensor.device.type == "meta":

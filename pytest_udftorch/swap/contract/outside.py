@@ -173,7 +173,10 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        with watching_eagerly(_judging(found)), _calls_mode()(found) if _has_gpus() else nullcontext():
+        with (
+            watching_eagerly(_judging(found)),
+            _calls_mode()(found) if _has_gpus() else nullcontext(),
+        ):
             yield found
     finally:
         _watching.now = before
