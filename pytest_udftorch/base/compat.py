@@ -366,7 +366,7 @@ def write_counter() -> Callable[[Any], int]:
 
 
 def excludes_zeros() -> Callable[[], bool]:
-    """Return the function that tells whether this thread passes by what computes with such zeros."""
+    """Return the function that tells whether this thread skips what computes with zeros."""
     return functools.partial(_EXCLUDED.get(), "ZeroTensor")
 
 

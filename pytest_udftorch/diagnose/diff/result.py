@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -217,6 +218,12 @@ def _error_line(name: str, error: Error, truth: Truth) -> str:
 def _judgement(truth: Truth, a: str, b: str) -> str:
     if truth.explained is None:
         return "there is no bound to hold them to"
+    if truth.explained and truth.cancels:
+        left = -math.log2(max(truth.a.relative, truth.b.relative))
+        return (
+            f"rounding explains both ({truth.bound}), but numbers cancel inside: about "
+            f"{max(left, 0):.0f} of {1 - math.log2(truth.eps):.0f} bits of the norm are left"
+        )
     if truth.explained:
         return f"rounding explains both ({truth.bound})"
     guilty = [

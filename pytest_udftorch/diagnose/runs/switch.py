@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import watching_eagerly
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
-from pytest_udftorch.base.tensor_contents import real_parts
+from pytest_udftorch.base.tensor_contents import hides, real_parts
 from pytest_udftorch.diagnose.sensitivity.digits import Samples
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
@@ -60,6 +60,7 @@ class Book:
         parted: the first call that was another one than in the first run: its position, the
             operator there and here, and its place; or None.
         changed: results that the last run changed.
+        unseen: operators and kinds of tensors that could not be looked into.
     """
 
     operators: list[Watched] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Book:
     runs: int = 0
     parted: tuple[int, str, str, Place] | None = None
     changed: int = 0
+    unseen: set[str] = field(default_factory=set)
 
     def end_run(self, values: dict[str, Any]) -> None:
         """Take in what a run gave."""
@@ -106,6 +108,9 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
             for handle in self.handles:
                 handle.remove()
             super().__exit__(*exception)
+
+        def passed(self, operator: Any) -> None:
+            book.unseen.add(f"what {operator.name()} computes itself")
 
         def before_layer(self, _: Any, args: Any) -> None:
             with _apart():
@@ -146,13 +151,12 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
                 if id(t) not in hidden
                 for part in _reals(t)
             ]
-            changes = perturbation is not None and perturbation.applies(func, args, kwargs)
-            truth = perturbation.truth(func, args, kwargs) if changes and perturbation else None
-            returned = func(*args, **kwargs)
+            returned = (
+                func(*args, **kwargs) if perturbation is None
+                else perturbation.call(func, args, kwargs)
+            )  # fmt: skip
             made = results(func, args, kwargs, returned)
-            if changes and perturbation is not None:
-                for tensor in made:
-                    perturbation.change(tensor, None if truth is None else truth())
+            book.unseen |= {f"tensors of the kind {what}" for what in map(hides, made) if what}
             outputs = [part for t in made for part in _reals(t)]
             self.take(book.operators, self.position, str(func.name()), place, inputs, outputs)
             self.position += 1

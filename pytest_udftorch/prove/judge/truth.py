@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -50,6 +50,9 @@ _PART: Final = 1 << 17
 
 #: The ratio of two errors from which one counts as larger.
 _CLEARLY: Final = 1.05
+
+#: Units of the norm from which on an error is more than what an operator rounds off otherwise.
+_CANCELS: Final = 64
 
 Nearer = Literal["a", "b", "both alike"]
 
@@ -80,12 +83,14 @@ class Truth:
         bound: what the bound rests on, in words.
         a: the error of a's output.
         b: the error of b's.
+        eps: of the output's type.
     """
 
     method: str
     bound: str
     a: Error
     b: Error
+    eps: float = 0.0
 
     @property
     def nearer(self) -> Nearer:
@@ -99,6 +104,11 @@ class Truth:
     def by_norm(self) -> bool:
         """Whether the norm of the errors decides which side is nearer."""
         return _clearly(self.a.relative, self.b.relative)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether so much of the norm is lost that numbers have cancelled inside the operator."""
+        return bool(self.eps) and max(self.a.relative, self.b.relative) > _CANCELS * self.eps
 
     @property
     def explained(self) -> bool | None:
@@ -139,6 +149,8 @@ def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth 
     exact = _repeated(kept.operator, *wide)
     if exact is None or index >= len(exact) or not is_plain(exact[index]):
         return None
+    if exact[index].dtype is not torch.float64:
+        return None
     if places is None and exact[index].shape != a.shape:
         return None
     truth = exact[index].double().cpu()
@@ -152,7 +164,7 @@ def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth 
         by_mpfr = _mpfr_ulp(kept, value, truth, a, b) if places is None else None
         method = "float64" if by_mpfr is None else "MPFR"
         errors.append(_error(value, truth, bound, by_mpfr))
-    return Truth(method, words, errors[0], errors[1])
+    return Truth(method, words, errors[0], errors[1], torch.finfo(a.dtype).eps)
 
 
 # The truth ---------------------------------------------------------------------------
@@ -182,8 +194,8 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
     """
     import torch
 
-    args, kwargs = _unwritten(operator, args, kwargs)
-    with compat.no_modes(), torch.no_grad():
+    args, kwargs = unwritten(operator, args, kwargs)
+    with compat.no_modes(), torch.no_grad(), _double_by_default():
         try:
             returned = operator(*args, **kwargs)
         except Exception:
@@ -192,7 +204,20 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
     return results(operator, args, kwargs, returned)
 
 
-def _unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _double_by_default() -> Iterator[None]:
+    """Let functions of integers give float64, which would give float32."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Return arguments of which an operator may write into each that it writes into."""
     written = {p.name for p in effects(operator).written}
     if not written:
