@@ -105,6 +105,8 @@ def first_difference(  # noqa: PLR0913
     work = replace(work, batch=_batch(work, first, second), hashed=digests_of(first, second))
     if work.batch is not None:
         work = replace(work, train=False)
+    if first.dtype != second.dtype and not any(s.record or s.elsewhere for s in (first, second)):
+        work = replace(work, by_value=True)
     _check_pair(work, first, second)
     if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
         if not _show_kernels(first, second):
@@ -326,7 +328,9 @@ class _Search:
                 findings.append(beside.finding(a, b, pairs, found))
                 more = not findings[0].alone
                 break
-            kept = execute(self.work, self.a, Wanted(frozenset({found.a}), stop=True)).kept[found.a]
+            traced = a.calls[found.a].place.phase == "backward"
+            only = Wanted(frozenset({found.a}), stop=True, traced=traced)
+            kept = execute(self.work, self.a, only).kept[found.a]
             put[found.b] = kept.outputs
             wanted = Wanted(frozenset({found.b}), dict(put))
             exchanged = execute(self.work, self.b, wanted)
@@ -441,19 +445,22 @@ def _unaligned(
 
 def _layers(a: Recording, b: Recording, pairs: Pairs) -> tuple[LayerDistance, ...]:
     """Return the layers in which something differs, in the order of the run."""
-    counts: dict[str, list[float]] = {}
+    counts: dict[str, tuple[int, int]] = {}
+    distances: dict[str, float] = {}
     for pair in pairs:
         if isinstance(pair, Gap):
             continue
         one, other = a.calls[pair[0]], b.calls[pair[1]]
-        row = counts.setdefault(one.place.layer, [0, 0, 0.0])
-        row[1] += 1
-        if not same_outputs(one, other):
-            row[0] += 1
+        layer, differs = one.place.layer, not same_outputs(one, other)
+        differ, total = counts.get(layer, (0, 0))
+        counts[layer] = differ + differs, total + 1
+        if differs:
             far = [distance(x, y) for x, y in zip(one.outputs, other.outputs, strict=False)]
-            row[2] = max([row[2], *(d for d in far if d is not None)])
+            known = [d for d in far if d is not None]
+            if known:
+                distances[layer] = max([distances.get(layer, 0.0), *known])
     return tuple(
-        LayerDistance(layer, (int(differ), int(total)), far)
-        for layer, (differ, total, far) in counts.items()
+        LayerDistance(layer, (differ, total), distances.get(layer))
+        for layer, (differ, total) in counts.items()
         if differ
     )

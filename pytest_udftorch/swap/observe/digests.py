@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pytest_udftorch.base.optional import package
-from pytest_udftorch.base.tensor_contents import contents, sizes
+from pytest_udftorch.base.tensor_contents import contents, is_plain, sizes
 
 #: How many values of a tensor are kept, evenly spaced.
 SAMPLES: Final = 16
@@ -30,8 +30,21 @@ _BYTES: Final = 16
 XXH3, SHA1 = "xxh3-128", "sha1"
 KINDS: Final = (XXH3, SHA1)
 
-#: No digests of rows.
-NO_ROWS: Final[Mapping[int, bytes]] = MappingProxyType({})
+
+class RowNote(NamedTuple):
+    """What is kept of the part of a tensor that belongs to one row of the batch.
+
+    Attributes:
+        digest: of it.
+        taken: its values at evenly spaced places, as encodings.
+    """
+
+    digest: bytes
+    taken: bytes = b""
+
+
+#: No notes of rows.
+NO_ROWS: Final[Mapping[int, RowNote]] = MappingProxyType({})
 
 #: The longest array whose NaNs are looked for by its product with itself, which is quick to call.
 #: BLAS would share longer ones out to threads.
@@ -54,7 +67,7 @@ class TensorNote(NamedTuple):
         device: ``cpu`` or ``cuda``.
         digest: of dtype and encodings in the order of the indices. All NaNs count as one; +0 and -0
             differ. ``UNREADABLE`` if they cannot be read.
-        rows: dimension -> the digest of the part that belongs to one row of the batch, for the
+        rows: dimension -> what is kept of the part that belongs to one row of the batch, for the
             first two dimensions, if their size is a multiple of the batch's.
         taken: values at evenly spaced places, as encodings, or as numbers of an earlier record.
     """
@@ -64,7 +77,7 @@ class TensorNote(NamedTuple):
     stride: tuple[int, ...]
     device: str
     digest: bytes
-    rows: Mapping[int, bytes] = NO_ROWS
+    rows: Mapping[int, RowNote] = NO_ROWS
     taken: bytes | tuple[float, ...] = ()
 
     @property
@@ -220,7 +233,10 @@ def numbers_of(taken: bytes, kind: str) -> tuple[float, ...]:
 
 
 def note_of(
-    tensor: Any, batch: tuple[int, int] | None = None, hashed: str | None = None
+    tensor: Any,
+    batch: tuple[int, int] | None = None,
+    hashed: str | None = None,
+    by_value: bool = False,
 ) -> TensorNote:
     """Describe a tensor.
 
@@ -228,7 +244,12 @@ def note_of(
         tensor: of any device and layout.
         batch: the size of the batch, and the row whose digests are also wanted.
         hashed: one of ``KINDS``; by default the fastest of this process.
+        by_value: whether the digest is that of the real numbers in float64, so that equal numbers
+            of two types have one.
     """
+    if by_value and is_plain(tensor) and tensor.is_floating_point():
+        wide = note_of(tensor.detach().double(), batch, hashed)
+        return wide._replace(dtype=_type_of(tensor.dtype).name, taken=wide.samples)
     parts = contents(tensor)
     hashed = hashed or fastest()
     if parts is None or parts[0] is not tensor:
@@ -244,19 +265,28 @@ def note_of(
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
     except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
         return TensorNote(shape, kind, stride, device, UNREADABLE)
-    rows: Mapping[int, bytes] = NO_ROWS
+    rows: Mapping[int, RowNote] = NO_ROWS
     if batch is not None:
-        rows = {
-            axis: digest_of(values[row_slice(axis, length, batch)], kind, hashed)
+        parts_of_row = {
+            axis: np.ascontiguousarray(values[row_slice(axis, length, batch)])
             for axis, length in enumerate(shape[:2])
             if length and length % batch[0] == 0
         }
+        rows = {
+            axis: RowNote(digest_of(part, kind, hashed), _taken(part.reshape(-1), numbers))
+            for axis, part in parts_of_row.items()
+        }
     flat = values.reshape(-1)
-    taken = b""
-    if numbers and flat.size:
-        taken = (flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes()
+    taken = _taken(flat, numbers)
     digest = _digest(_without_payloads(flat, kind), kind, hashed)
     return TensorNote(shape, kind, stride, device, digest, rows, taken)
+
+
+def _taken(flat: Any, numbers: bool) -> bytes:
+    """Return the values of an array at evenly spaced places, if they are real numbers."""
+    if not numbers or not flat.size:
+        return b""
+    return bytes((flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes())
 
 
 def _note_of_parts(tensor: Any, parts: Sequence[Any] | None, hashed: str) -> TensorNote:
@@ -291,7 +321,12 @@ def same_bits(a: TensorNote, b: TensorNote) -> bool:
     if a.shape == b.shape:
         return a.digest == b.digest
     axis = row_axis(a.shape, b.shape)
-    return axis is not None and (a.rows.get(axis) == b.digest or b.rows.get(axis) == a.digest)
+    if axis is None:
+        return False
+    return any(
+        axis in whole.rows and whole.rows[axis].digest == row.digest
+        for whole, row in ((a, b), (b, a))
+    )
 
 
 def comparable(a: TensorNote, b: TensorNote) -> bool:
@@ -303,8 +338,16 @@ def comparable(a: TensorNote, b: TensorNote) -> bool:
 def distance(a: TensorNote, b: TensorNote) -> float | None:
     """Estimate from samples how far two tensors lie apart, relative to the larger one's norm.
 
-    None if the samples do not belong to the same places.
+    Of a batch and a row of it, those of the row are compared. None if the samples do not belong to
+    the same places.
     """
+    if a.shape != b.shape and a.dtype == b.dtype:
+        axis = row_axis(a.shape, b.shape)
+        for whole, row in ((a, b), (b, a)):
+            part = whole.rows.get(axis) if axis is not None else None
+            if part is not None and part.taken and isinstance(row.taken, bytes):
+                first, second = numbers_of(part.taken, a.dtype), row.samples
+                return relative(first, second) if len(first) == len(second) else None
     if a.shape != b.shape or len(a.samples) != len(b.samples) or not a.samples:
         return None
     return relative(a.samples, b.samples)

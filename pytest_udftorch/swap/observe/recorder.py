@@ -29,7 +29,7 @@ from pytest_udftorch.swap.observe.digests import (
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
-from pytest_udftorch.swap.observe.source_line import source_line
+from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.rows import find
 
@@ -71,6 +71,8 @@ class Kept:
         kwargs: likewise.
         outputs: as in :class:`Call`, copied.
         source: the line that calls it; see :func:`.source_line.source_line`. Empty if unknown.
+        forward: in a backward pass, the operator whose gradient it computes, and the line that
+            calls that one; empty if unknown.
     """
 
     operator: Any
@@ -78,6 +80,7 @@ class Kept:
     kwargs: Any
     outputs: list[Any]
     source: str = ""
+    forward: str = ""
 
 
 @dataclass
@@ -111,11 +114,13 @@ class Wanted:
         keep: positions of calls whose values are kept.
         put: position -> tensors that take the place of the call's outputs.
         stop: whether the run may end after the last of ``keep``.
+        traced: whether the forward operators are wanted whose gradients the kept calls compute.
     """
 
     keep: frozenset[int] = frozenset()
     put: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     stop: bool = False
+    traced: bool = False
 
 
 class _State(NamedTuple):
@@ -129,8 +134,8 @@ class _State(NamedTuple):
 class _Digests:
     """Notes of tensors; one that nobody wrote to is read once."""
 
-    def __init__(self, batch: tuple[int, int] | None, hashed: str) -> None:
-        self._batch, self._hashed = batch, hashed
+    def __init__(self, batch: tuple[int, int] | None, hashed: str, by_value: bool) -> None:
+        self._how = batch, hashed, by_value
         self._known: dict[int, tuple[weakref.ref[Any], _State, bool, TensorNote]] = {}
         self._writes: dict[int, int] = {}  # storage -> writes seen
         self._count = compat.write_counter()
@@ -149,7 +154,7 @@ class _Digests:
                 has returned, so the count may be one more when the tensor is seen next.
         """
         if not is_plain(tensor):
-            return note_of(tensor, self._batch, self._hashed)
+            return note_of(tensor, *self._how)
         state = self._state(tensor)
         key = id(tensor)
         known = self._known.get(key)
@@ -160,7 +165,7 @@ class _Digests:
             if late and state == (own.storage, own.writes, own.version + 1):
                 self._known[key] = (known[0], state, False, found)
                 return found
-        found = note_of(tensor, self._batch, self._hashed)
+        found = note_of(tensor, *self._how)
         gone = self._known
         reference = weakref.ref(tensor, lambda _: gone.pop(key, None))
         self._known[key] = (reference, state, written, found)
@@ -256,6 +261,7 @@ def recorder(
     batch: tuple[int, int] | None,
     hashed: str | None = None,
     native: bool = True,
+    by_value: bool = False,
 ) -> Any:
     """Return a mode that records the operators called inside it in its ``recording``.
 
@@ -266,6 +272,7 @@ def recorder(
         hashed: the kind of digests; by default the fastest.
         native: whether to let the recorder in C++ see most calls, where there is one. It makes the
             same objects.
+        by_value: whether equal numbers of two types have one digest.
     """
     import torch
 
@@ -274,12 +281,15 @@ def recorder(
     Tensor, Parameter = torch.Tensor, torch.nn.Parameter
     unsaid = (torch.Generator, torch.device)
     # It knows neither rows of a batch nor SHA-1.
-    helper = load_recorder() if native and kind == XXH3 and batch is None else None
+    quick = native and not by_value and kind == XXH3 and batch is None
+    # Nor does it see the lines that make the nodes of a gradient.
+    helper = load_recorder() if quick and not wanted.traced else None
 
     class Recorder(OperatorWatch):
         def __init__(self) -> None:
             self.recording = Recording(hashed=kind)
-            self.digests = _Digests(batch, kind)
+            self.digests = _Digests(batch, kind, by_value)
+            self.forward = ForwardCalls()
             self.helped = False
 
         def __enter__(self) -> Self:
@@ -331,6 +341,8 @@ def recorder(
             self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any
         ) -> Any:
             at = len(self.recording.calls)
+            if wanted.traced and torch.is_grad_enabled():
+                self.forward.note(func)
             inputs, text = self._inputs(known, args, kwargs)
             random = _generator_state(func, args, kwargs) if known.draws else None
             kept = None
@@ -345,7 +357,9 @@ def recorder(
                     written.add(id(tensor))
             if kept is not None:
                 copies = [strided_copy(t) for t in outputs]
-                self.recording.kept[at] = Kept(func, kept[0], kept[1], copies, source_line())
+                made = self.forward.running() if place.phase == "backward" else ""
+                own = Kept(func, kept[0], kept[1], copies, source_line(), made)
+                self.recording.kept[at] = own
             if at in wanted.put:
                 for target, value in zip(outputs, wanted.put[at], strict=True):
                     put_into(target, value, batch)
