@@ -19,7 +19,6 @@ from pytest_udftorch.diagnose.runs.switch import counting
 from pytest_udftorch.diagnose.sensitivity.observation import Book
 from pytest_udftorch.diagnose.sensitivity.observation import watching as observing
 from pytest_udftorch.measure.planning.roofline import _Counter
-from pytest_udftorch.prove.judge.error_model import perturbing
 from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.reproduce.agreement.parting import Cut, Watch
 from pytest_udftorch.swap.observe.layers import Whereabouts
@@ -238,7 +237,8 @@ def _cut() -> Cut:
     return Cut(batch=6, row=1, length=0, start=0, stop=0, memory=0, first=0, last=0)
 
 
-#: Name -> what a computation runs in, which is not to change what it gives.
+#: Name -> what a computation runs in, which is not to change what it gives. The error model of
+#: golden values adds errors, so that it is tried by test_diagnoses_end alone.
 WATCHERS: Final[Mapping[str, Callable[[], AbstractContextManager[Any]]]] = {
     "profile": lambda: patched("std", profile="events"),
     "profile coverage": evaluations,
@@ -253,7 +253,6 @@ WATCHERS: Final[Mapping[str, Callable[[], AbstractContextManager[Any]]]] = {
     "same": lambda: _watching_layers(lambda where: Watch(where, _cut())),
     "roofline": _Counter,
     "contract": within_contract,
-    "golden": lambda: perturbing(0.0, {torch.device("cpu"): torch.Generator()}),
 }
 
 

@@ -12,13 +12,13 @@ import warnings
 import pytest
 import torch
 from operator_samples import op_db, tensors
-from watched import WATCHERS, bits
+from watched import CONTROLS, WATCHERS, bits
 
 #: A run of the suite takes so many operators, evenly spaced; ``slow`` takes all.
 FEW = 24
 
 #: Their results are whatever lies in memory, or differ from run to run.
-WILD = ("empty", "new_empty", "resize", "as_strided_scatter")
+WILD = ("empty", "empty_like", "empty_permuted", "new_empty", "resize", "as_strided_scatter")
 
 #: What a watcher may be handed of one operator; each costs the same run again.
 CHEAP = ("record", "record in Python", "nan", "sensitivity", "tolerance and blame", "contract")
@@ -62,6 +62,17 @@ def result(run):
         return None
 
 
+def in_mode(run):
+    """Return the bits of a run under a mode that does nothing.
+
+    torch itself computes singular values and eigenvalues with their vectors then, which gives
+    other last bits than without them.
+    """
+    torch.manual_seed(0)
+    with CONTROLS["changes nothing"]():
+        return bits(run())
+
+
 def differing(op, watchers):
     """Return what an operator does otherwise under a watcher than in plain torch."""
     found = []
@@ -76,7 +87,7 @@ def differing(op, watchers):
                 try:
                     with WATCHERS[name]():
                         got = run()
-                    same = bits(got) == wanted
+                    same = bits(got) == wanted or bits(got) == in_mode(run)
                 except Exception as error:
                     same = f"{type(error).__name__}: {error}"[:300]
                 if same is not True:
