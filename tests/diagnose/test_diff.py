@@ -778,3 +778,20 @@ def test_cancellation_inside_an_operator_is_said():
     assert "but numbers cancel inside: about 7 of 24 bits of the norm are left" in found.text()
     found = first_difference("eager", planted("aten::exp", next_number), torch.exp, x / 99)
     assert "numbers cancel" not in found.text()
+
+
+def test_a_tensor_that_is_read_and_overwritten_is_an_input():
+    """Compiled code hands one buffer to a product twice, as its addend and as its result."""
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+
+    def step(add):
+        def run():
+            x = torch.ones(4, 4).add(add)
+            return torch.addmm(x, a, b, out=x)
+
+        return run
+
+    found = first_difference(step(0.0), step(1.0))
+    assert found.first.operator == "aten::add.Tensor"
+    assert found.first.proof.same_end

@@ -120,6 +120,8 @@ def writes():
     x.data.sub_(1)
     x[1:].zero_()
     x.sum()
+    torch.add(x, y, out=x)  # one tensor, to read and to overwrite
+    torch.mm(x[None], x[:, None], out=torch.empty(1, 1))
     x.resize_(2).sum()
     x.set_(torch.ones(4)).sum()
     with torch.inference_mode():

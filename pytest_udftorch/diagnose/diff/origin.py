@@ -26,7 +26,7 @@ from pytest_udftorch.diagnose.runs.work import Work, made_of, run
 from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped
-from pytest_udftorch.swap.observe.recording import effects, results, strided_copy
+from pytest_udftorch.swap.observe.recording import effects, given, results, strided_copy
 from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line, source_place
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
@@ -174,21 +174,19 @@ class _Watcher(OperatorWatch):
         if torch.is_grad_enabled():
             self._forward.note(func)
         known = effects(func)
-        leaves = compat.pytree().tree_leaves
-        over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}
-        given = [v for v in leaves((args, kwargs)) if id(v) not in over]
+        got = given(func, args, kwargs)
         # What is written in place is gone afterwards.
         before = _described(func, args, kwargs) if known.written else None
-        clean = before is None or not any(is_special(self.kind, v) for v in given)
+        clean = before is None or not any(is_special(self.kind, v) for v in got)
         returned = func(*args, **kwargs)
         self.calls += 1
         outputs = [(t, self._found_in(t)) for t in results(func, args, kwargs, returned)]
         bad = next((found for _, found in outputs if found), None)
-        tensors = _tensors(given)
+        tensors = _tensors(got)
         cause = self._ends.cause(tensors)
         if bad is not None and cause is None:
             if clean and before is None:
-                clean = not any(is_special(self.kind, v) for v in given)
+                clean = not any(is_special(self.kind, v) for v in got)
             cause = self._found(func, place, bad, before or (args, kwargs), came_in=not clean)
         backward = place.phase == "backward"
         told = [(t, bool(found)) for t, found in outputs]

@@ -15,7 +15,7 @@ from pytest_udftorch.diagnose.sensitivity.digits import Samples
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording
-from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.observe.recording import effects, given, results
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 
@@ -140,15 +140,12 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
             if is_view(func) or not says_numbers(func):
                 return func(*args, **kwargs)
             place = where.now()
-            over = [p.of(args, kwargs) for p in effects(func).overwritten]
             leaves = compat.pytree().tree_leaves
-            hidden = {id(t) for t in leaves(over)}
             written = {id(t) for p in effects(func).written for t in leaves(p.of(args, kwargs))}
             # What is written in place is read before.
             inputs = [
                 part.detach().clone() if id(t) in written else part
-                for t in leaves((args, kwargs))
-                if id(t) not in hidden
+                for t in given(func, args, kwargs)
                 for part in _reals(t)
             ]
             returned = (

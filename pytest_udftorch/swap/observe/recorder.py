@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -28,7 +28,15 @@ from pytest_udftorch.swap.observe.digests import (
 )
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
-from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
+from pytest_udftorch.swap.observe.recording import (
+    Effects,
+    draws,
+    effects,
+    given,
+    leaves_of,
+    results,
+    strided_copy,
+)
 from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.rows import find
@@ -228,20 +236,6 @@ def _known(func: Any) -> _Operator:
     )
 
 
-def _leaves(values: Iterable[Any]) -> list[Any]:
-    """Return what is in arguments of an operator and in lists of them, in order.
-
-    torch's trees give the same, and take ten times as long.
-    """
-    found: list[Any] = []
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            found += _leaves(value)
-        else:
-            found.append(value)
-    return found
-
-
 class Where(Protocol):
     """Knows which layer runs: :class:`Whereabouts`, or what watches compiled code."""
 
@@ -343,7 +337,7 @@ def recorder(
             at = len(self.recording.calls)
             if wanted.traced and torch.is_grad_enabled():
                 self.forward.note(func)
-            inputs, text = self._inputs(known, args, kwargs)
+            inputs, text = self._inputs(func, args, kwargs)
             random = _generator_state(func, args, kwargs) if known.draws else None
             kept = None
             if at in wanted.keep:
@@ -351,7 +345,7 @@ def recorder(
             returned = self._ran(place, func, known, args, kwargs)
             outputs = results(func, args, kwargs, returned)
             written = set()
-            for tensor in _leaves([p.of(args, kwargs) for p in known.effects.written]):
+            for tensor in leaves_of([p.of(args, kwargs) for p in known.effects.written]):
                 if isinstance(tensor, Tensor):
                     self.digests.wrote(tensor)
                     written.add(id(tensor))
@@ -370,19 +364,14 @@ def recorder(
                 raise Stopped
             return returned
 
-        def _inputs(
-            self, known: _Operator, args: Any, kwargs: Any
-        ) -> tuple[tuple[TensorNote, ...], str]:
-            over = [p.of(args, kwargs) for p in known.effects.overwritten]
-            hidden = {id(t) for t in _leaves(over)} if over else ()
-            found, shown = [], []
-            for value in _leaves((*args, *kwargs.values())):
-                if not isinstance(value, Tensor):
-                    if not isinstance(value, unsaid):
-                        shown.append(repr(value))
-                elif id(value) not in hidden:
-                    found.append(self.digests.note(value))
-            return tuple(found), ", ".join(shown)
+        def _inputs(self, func: Any, args: Any, kwargs: Any) -> tuple[tuple[TensorNote, ...], str]:
+            read = [v for v in given(func, args, kwargs) if isinstance(v, Tensor)]
+            shown = [
+                repr(v)
+                for v in leaves_of((*args, *kwargs.values()))
+                if not isinstance(v, (Tensor, *unsaid))
+            ]
+            return tuple([self.digests.note(t) for t in read]), ", ".join(shown)
 
     return Recorder()
 

@@ -962,22 +962,17 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   while (Positional && isDefault(Positional - 1))
     --Positional;
 
-  c10::SmallVector<c10::TensorImpl *, 4> Hidden;
-  for (size_t At : O.Overwritten)
-    forEachLeaf(Given[At], [&](const IValue &V) {
-      if (isTensor(V))
-        Hidden.push_back(V.toTensor().unsafeGetTensorImpl());
-    });
   c10::SmallVector<Object, 4> Inputs;
   std::string Text;
   for (size_t I = 0; I < Arguments; ++I) {
     if (I < O.Positional ? I >= Positional : isDefault(I))
       continue;
+    const bool IsRead = std::find(O.Overwritten.begin(), O.Overwritten.end(),
+                                  I) == O.Overwritten.end();
     forEachLeaf(Given[I], [&](const IValue &V) {
       if (!isTensor(V))
         addText(Text, V, O.Arguments[I].As);
-      else if (std::find(Hidden.begin(), Hidden.end(),
-                         V.toTensor().unsafeGetTensorImpl()) == Hidden.end())
+      else if (IsRead)
         Inputs.push_back(note(V.toTensor(), false));
     });
   }
