@@ -147,6 +147,7 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Repeat the items that pytest cannot parametrize, once for each library."""
+    __tracebackhide__ = True
     report = yield
     if report.passed:
         items = (node for node in report.result if isinstance(node, pytest.Item))

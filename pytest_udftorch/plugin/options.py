@@ -235,8 +235,8 @@ def _is_path(text: str, folder: Path) -> bool:
 def freeze(config: pytest.Config) -> Options:
     """Read the options; the command line replaces an ini value of the same name.
 
-    A path on the command line is relative to the folder in which pytest was started, one in an
-    ini file to the folder of that file.
+    A path on the command line, also after ``-o``, is relative to the folder in which pytest was
+    started, one in an ini file to the folder of that file.
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` or ``--udf-strict`` on the command
@@ -247,7 +247,8 @@ def freeze(config: pytest.Config) -> Options:
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
         given = config.getini("udf_lib")
-        folder = config.inipath.parent if config.inipath else config.rootpath
+        if not _overridden(config, "udf_lib"):
+            folder = config.inipath.parent if config.inipath else config.rootpath
     libraries = _libraries(given, folder) if given else ()
     if "" in libraries:
         raise pytest.UsageError(
@@ -293,6 +294,12 @@ def freeze(config: pytest.Config) -> Options:
         models=tuple(config.getoption("udf_model") or ()),
         **baseline,
     )
+
+
+def _overridden(config: pytest.Config, name: str) -> bool:
+    """Tell whether the command line gives an ini value (``-o udf_lib=./mine``)."""
+    given = config.getoption("override_ini") or ()
+    return any(text.partition("=")[0].strip() == name for text in given)
 
 
 def _baseline(config: pytest.Config) -> dict[str, Any]:

@@ -219,6 +219,7 @@ class RunProfile:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
         """Keep what was counted before the test, such as in collection, out of the test."""
+        __tracebackhide__ = True
         self._take_rest("(before the tests)")
         return (yield)
 
@@ -228,6 +229,7 @@ class RunProfile:
 
         With ``--udf-nan`` or ``--udf-inf``, fail a test in which an operator made one.
         """
+        __tracebackhide__ = True
         passed = False
         origins: dict[str, Watched] = {}
         run: Evaluations | None = None
@@ -284,6 +286,7 @@ class RunProfile:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """Keep what the teardown counts out of the next test."""
+        __tracebackhide__ = True
         try:
             return (yield)
         finally:
