@@ -52,6 +52,7 @@ from pytest_udftorch.swap.session import ranks as process_group
 from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, slot_name
 from pytest_udftorch.swap.session.exclusive import gate
 from pytest_udftorch.swap.toolchain import wheel_builds
+from pytest_udftorch.swap.toolchain.cache import enough_files
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.swap.toolchain.file_states import files_state
@@ -231,7 +232,12 @@ class Session(Result):
             NativeError: what profiled sessions need does not compile.
             OperatorError, SourceError: a UDF at operator level cannot stand in for its operator;
                 see ``operator_udfs``.
+            CacheError: the cache cannot be written, or the process may open no more files.
         """
+        with enough_files():
+            return self._enter()
+
+    def _enter(self) -> Session:
         if self._state != "new":
             raise errors.SessionStateError(
                 f"{self!r} was entered before. A session is used once; call patched() again."
@@ -752,7 +758,8 @@ def patched(
         raise errors.SessionStateError(f"exclusive={exclusive!r} is neither True nor False.")
     if not isinstance(composites, bool):
         raise errors.SessionStateError(f"composites={composites!r} is neither True nor False.")
-    found = find_library(library)
+    with enough_files():
+        found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
         _check_float_float(found, chosen, named=functions is not None)
