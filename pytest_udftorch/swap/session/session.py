@@ -49,7 +49,7 @@ from pytest_udftorch.swap.overrides import (
 from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.overrides.stack import Same
 from pytest_udftorch.swap.session import ranks as process_group
-from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, slot_name
+from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, bound_so_far, slot_name
 from pytest_udftorch.swap.session.exclusive import gate
 from pytest_udftorch.swap.toolchain import wheel_builds
 from pytest_udftorch.swap.toolchain.cache import enough_files
@@ -773,6 +773,16 @@ def patched(
         exclusive,
         whole_functions(found) if composites else None,
     )
+
+
+def open_sessions() -> list[Session]:
+    """Return the sessions that are open in this process, the one that was opened last at the end.
+
+    Torch is not imported for it.
+    """
+    bound = bound_so_far()
+    owners = [] if bound is None else bound.owners()
+    return [o for o in owners if isinstance(o, Session) and o.is_open]
 
 
 def whole_functions(library: UdfLibrary) -> UdfLibrary | None:
