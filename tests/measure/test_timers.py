@@ -10,7 +10,6 @@ from pytest_udftorch import errors
 from pytest_udftorch.measure.timing import device, timers
 from pytest_udftorch.measure.timing import statistics as samples
 
-
 #: Calls here take the time that they sleep, and nothing else does.
 pytestmark = pytest.mark.usefixtures("clock")
 
