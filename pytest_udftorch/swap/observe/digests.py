@@ -249,7 +249,10 @@ def note_of(
     """
     if by_value and is_plain(tensor) and tensor.is_floating_point():
         wide = note_of(tensor.detach().double(), batch, hashed)
-        return wide._replace(dtype=_type_of(tensor.dtype).name, taken=wide.samples)
+        name = _type_of(tensor.dtype).name
+        return TensorNote(
+            wide.shape, name, wide.stride, wide.device, wide.digest, wide.rows, wide.samples
+        )
     parts = contents(tensor)
     hashed = hashed or fastest()
     if parts is None or parts[0] is not tensor:
