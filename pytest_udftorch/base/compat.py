@@ -128,6 +128,9 @@ _DISPATCH_MODE: Final = PrivateName(
 _TRANSFORMS: Final = PrivateName(
     "torch._C", "_are_functorch_transforms_active", "to see whether torch.func follows a call"
 )
+_NO_TRANSFORMS: Final = PrivateName(
+    "torch._functorch.pyfunctorch", "temporarily_clear_interpreter_stack", "to look at layers"
+)
 _MODES: Final = PrivateName(
     "torch._C", "_len_torch_dispatch_stack", "to see whether modes follow a call"
 )
@@ -136,6 +139,9 @@ _PACKET: Final = PrivateName(
 )
 _OVERLOAD_SCHEMA: Final = PrivateName(
     "torch._ops.OpOverload", "_schema", "to know what an operator returns"
+)
+_HIGHER_ORDER: Final = PrivateName(
+    "torch._ops", "HigherOrderOperator", "to follow operators that call functions"
 )
 _DECOMPOSITIONS: Final = PrivateName(
     "torch._decomp", "decomposition_table", "to know which functions an operator evaluates"
@@ -235,6 +241,11 @@ def no_modes() -> Any:
     return _NO_MODES.get()()
 
 
+def no_transforms() -> Any:
+    """Return a context in which ``torch.func`` follows nothing, for looks between operators."""
+    return _NO_TRANSFORMS.get()()
+
+
 def dispatch_mode() -> Any:
     """Return the class ``TorchDispatchMode``."""
     return _DISPATCH_MODE.get()
@@ -248,6 +259,16 @@ def is_transformed() -> bool:
 def is_in_mode() -> bool:
     """Tell whether a mode of the dispatcher follows this thread's operators."""
     return bool(_MODES.get()())
+
+
+def is_higher_order(operator: Any) -> bool:
+    """Tell whether an operator calls functions (``torch.cond``), and so has no schema."""
+    return isinstance(operator, _higher_order())
+
+
+@functools.cache
+def _higher_order() -> Any:
+    return _HIGHER_ORDER.get()
 
 
 def packet(overload: Any) -> Any:
@@ -290,6 +311,23 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
+_EXCLUDED: Final = PrivateName(
+    "torch._C", "_dispatch_tls_is_dispatch_key_excluded", "to leave alone what has no memory"
+)
+_ZEROS: Final = PrivateName("torch.Tensor", "_is_zerotensor", "to leave alone what has no memory")
+_COO: Final = tuple(
+    PrivateName("torch.Tensor", name, "to look at sparse tensors")
+    for name in ("_indices", "_values")
+)
+_WRAPPED: Final = PrivateName(
+    "torch._C._functorch", "is_functorch_wrapped_tensor", "to look at what torch.func follows"
+)
+_UNWRAPPED: Final = PrivateName(
+    "torch._C._functorch", "get_unwrapped", "to look at what torch.func follows"
+)
+_NO_DISPATCH: Final = PrivateName(
+    "torch._C", "_disabled_torch_dispatch_impl", "to tell subclasses of tensors apart"
+)
 _CDATA: Final = PrivateName("torch.Tensor", "_cdata", "to show tensors to the recorder in C++")
 _KINDS: Final = tuple(
     PrivateName(f"torch.nn.modules.{module}", name, "to tell layers apart")
@@ -325,6 +363,49 @@ def write_counter() -> Callable[[Any], int]:
     """Return :func:`write_count` for those who ask often; the name was looked for already."""
     _VERSION.of(import_torch().Tensor)
     return operator.attrgetter(_VERSION.path)
+
+
+def excludes_zeros() -> Callable[[], bool]:
+    """Return the function that tells whether this thread skips what computes with zeros."""
+    return functools.partial(_EXCLUDED.get(), "ZeroTensor")
+
+
+def is_zero_tensor(tensor: Any) -> bool:
+    """Tell whether a tensor is one of torch's efficient zeros, which have no memory."""
+    return bool(_is_zero()(tensor))
+
+
+@functools.cache
+def _is_zero() -> Callable[[Any], bool]:
+    _ZEROS.of(import_torch().Tensor)
+    return operator.methodcaller(_ZEROS.path)
+
+
+def sparse_parts(tensor: Any) -> tuple[Any, Any]:
+    """Return the indices and the values of a tensor in the layout ``sparse_coo``."""
+    indices, values = (part.of(tensor)() for part in _COO)
+    return indices, values
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Tell whether a tensor stands for another one that ``torch.func`` follows."""
+    return bool(_wrapping()[0](tensor))
+
+
+def unwrapped(tensor: Any) -> Any:
+    """Return what a tensor stands for that ``torch.func`` follows, one transform less."""
+    return _wrapping()[1](tensor)
+
+
+@functools.cache
+def _wrapping() -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
+    return _WRAPPED.get(), _UNWRAPPED.get()
+
+
+@functools.cache
+def computes_itself(kind: type) -> bool:
+    """Tell whether a class of tensors has a ``__torch_dispatch__`` of its own."""
+    return getattr(kind, "__torch_dispatch__", None) is not _NO_DISPATCH.get()
 
 
 def address_of(tensor: Any) -> int:

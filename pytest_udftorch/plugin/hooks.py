@@ -8,6 +8,7 @@ marker or a fixture asks for them. PYTEST_DONT_REWRITE: nothing here asserts.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _OPTIONS = pytest.StashKey[Options]()
 _SWITCHER = pytest.StashKey["Switcher"]()
 _PROFILE = pytest.StashKey["RunProfile"]()
+_LEFT_OPEN = pytest.StashKey["list[Session]"]()
 
 
 class PatchedLibtorch(Protocol):
@@ -147,6 +149,7 @@ def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Repeat the items that pytest cannot parametrize, once for each library."""
+    __tracebackhide__ = True
     report = yield
     if report.passed:
         items = (node for node in report.result if isinstance(node, pytest.Item))
@@ -154,6 +157,47 @@ def pytest_make_collect_report(
         if switcher is not None:
             switcher.tests.expand(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note the sessions that a test opens itself and does not close."""
+    __tracebackhide__ = True
+    before = _open_sessions()
+    try:
+        return (yield)
+    finally:
+        opened = [one for one in _open_sessions() if one not in before]
+        if opened:
+            item.stash[_LEFT_OPEN] = opened
+
+
+# Inside of the switcher's: fixtures are gone by then, and its session lies below.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Close the sessions that a test has left open, and name the test."""
+    __tracebackhide__ = True
+    try:
+        result = yield
+    finally:
+        left = [one for one in item.stash.get(_LEFT_OPEN, []) if one in _open_sessions()]
+        for session in reversed(left):
+            session.close()
+    if left:
+        names = " and ".join(dict.fromkeys(one.library.name for one in left))
+        pytest.fail(
+            f"{item.nodeid} left a session of {names} open, under which the tests after it would "
+            "run. It is closed now. Write `with patched(...):` in the test, or use the fixture "
+            "patched_libtorch.",
+            pytrace=False,
+        )
+    return result
+
+
+def _open_sessions() -> list[Session]:
+    """Return the open sessions, without loading anything."""
+    module = sys.modules.get("pytest_udftorch.swap.session.session")
+    return module.open_sessions() if module is not None else []
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -36,7 +36,7 @@ class Options:
         strict: whether ranks of a process group that differ are an error, and a test that calls
             a function which its library does not reach fails.
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which an operator
-            makes one.
+            makes one: ``error`` if it reaches a result, ``made`` in any case.
         coverage: whether the profile says what share of the evaluations is swapped.
         exclusive: whether sessions switch while no thread is in an operator.
         save: the name under which the run's figures are kept, or None.
@@ -55,7 +55,7 @@ class Options:
     profile: str | None = None
     profile_out: Path | None = None
     strict: bool = False
-    failing: tuple[Literal["nan", "inf"], ...] = ()
+    failing: Mapping[Literal["nan", "inf"], str] = field(default_factory=dict)
     coverage: bool = False
     exclusive: bool = False
     composites: bool = False
@@ -146,8 +146,10 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             f"--udf-{kind}",
             metavar="WHAT",
-            help=f"error: fail a test in which an operator makes {what} out of numbers, and name "
-            "it, its layer and the values. Turns --udf-profile on. Default: ignore.",
+            help=f"error: fail a test in which an operator makes {what} out of numbers that "
+            "reaches a result, a gradient or a parameter, and name it, its line, its layer and the "
+            "values; made: also if torch masks it away again. Turns --udf-profile on. Default: "
+            "ignore.",
         )
     group.addoption(
         "--udf-model",
@@ -233,19 +235,20 @@ def _is_path(text: str, folder: Path) -> bool:
 def freeze(config: pytest.Config) -> Options:
     """Read the options; the command line replaces an ini value of the same name.
 
-    A path on the command line is relative to the folder in which pytest was started, one in an
-    ini file to the folder of that file.
+    A path on the command line, also after ``-o``, is relative to the folder in which pytest was
+    started, one in an ini file to the folder of that file.
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` or ``--udf-strict`` on the command
-            line without any library, an unknown depth or form on GPUs, a word other than ``error``
-            and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a profile, or limits
-            with nothing to compare with.
+            line without any library, an unknown depth or form on GPUs, a word other than
+            ``error``, ``made`` and ``ignore`` for ``--udf-nan``, ``--udf-profile-out`` without a
+            profile, or limits with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
         given = config.getini("udf_lib")
-        folder = config.inipath.parent if config.inipath else config.rootpath
+        if not _overridden(config, "udf_lib"):
+            folder = config.inipath.parent if config.inipath else config.rootpath
     libraries = _libraries(given, folder) if given else ()
     if "" in libraries:
         raise pytest.UsageError(
@@ -256,7 +259,7 @@ def freeze(config: pytest.Config) -> Options:
     baseline = _baseline(config)
     guarded = any(baseline[name] is not None for name in ("save", "compare"))
     coverage = bool(_given(config, "udf_profile_coverage"))
-    implied = failing or guarded or coverage
+    implied = bool(failing) or guarded or coverage
     if implied or _given(config, "udf_profile") is not None:
         _require_numpy()
     profile = _depth(config) or ("counters" if implied else None)
@@ -291,6 +294,12 @@ def freeze(config: pytest.Config) -> Options:
         models=tuple(config.getoption("udf_model") or ()),
         **baseline,
     )
+
+
+def _overridden(config: pytest.Config, name: str) -> bool:
+    """Tell whether the command line gives an ini value (``-o udf_lib=./mine``)."""
+    given = config.getoption("override_ini") or ()
+    return any(text.partition("=")[0].strip() == name for text in given)
 
 
 def _baseline(config: pytest.Config) -> dict[str, Any]:
@@ -352,18 +361,19 @@ def _depth(config: pytest.Config) -> str | None:
     return depth
 
 
-def _failing(config: pytest.Config) -> tuple[Literal["nan", "inf"], ...]:
-    kinds: list[Literal["nan", "inf"]] = []
+def _failing(config: pytest.Config) -> dict[Literal["nan", "inf"], str]:
+    kinds: dict[Literal["nan", "inf"], str] = {}
     for kind in get_args(Literal["nan", "inf"]):
         what = _given(config, f"udf_{kind}")
-        if what not in (None, "error", "ignore"):
+        if what not in (None, "error", "made", "ignore"):
             raise pytest.UsageError(
                 f"--udf-{kind} (or udf_{kind} in the ini file) is {what!r}. Write "
-                f"--udf-{kind}=error to fail the test, or =ignore."
+                f"--udf-{kind}=error to fail the test if one reaches a result, =made to fail it "
+                "if one is made at all, or =ignore."
             )
-        if what == "error":
-            kinds.append(kind)
-    return tuple(kinds)
+        if what in ("error", "made"):
+            kinds[kind] = what
+    return kinds
 
 
 def _cuda_form(config: pytest.Config) -> str | None:

@@ -98,6 +98,7 @@ class Reached:
         With ``--udf-strict``, fail a test that called what its library did not reach, or what is
         outside of its contract.
         """
+        __tracebackhide__ = True
         passed = False
         benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
         if hasattr(benchmark, "extra_info"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +31,7 @@ from pytest_udftorch.watch.profile import report
 from pytest_udftorch.watch.profile.tables import TestFigures
 
 if TYPE_CHECKING:
-    from pytest_udftorch.diagnose.diff.origin import Origin
+    from pytest_udftorch.diagnose.diff.origin import Watched
     from pytest_udftorch.plugin.switcher import Switcher
     from pytest_udftorch.swap.counting.collection import Collector
     from pytest_udftorch.swap.reach.evaluations import Evaluations
@@ -219,6 +219,7 @@ class RunProfile:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
         """Keep what was counted before the test, such as in collection, out of the test."""
+        __tracebackhide__ = True
         self._take_rest("(before the tests)")
         return (yield)
 
@@ -226,10 +227,11 @@ class RunProfile:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Attach the figures of setup and call to the report, even if the test fails.
 
-        With ``--udf-nan=error`` or ``--udf-inf=error``, fail a test in which an operator made one.
+        With ``--udf-nan`` or ``--udf-inf``, fail a test in which an operator made one.
         """
+        __tracebackhide__ = True
         passed = False
-        origins: dict[str, Callable[[], Origin | None]] = {}
+        origins: dict[str, Watched] = {}
         run: Evaluations | None = None
         try:
             with contextlib.ExitStack() as stack:
@@ -259,13 +261,16 @@ class RunProfile:
                 if passed:
                     self._refuse(item.nodeid, part, origins)
 
-    def _refuse(
-        self, test: str, part: Profile, origins: Mapping[str, Callable[[], Origin | None]]
-    ) -> None:
-        """Fail the test if an operator made a value of a kind that is an error."""
-        for kind in self._failing:
-            first, origin = part.first(kind), origins[kind]()
-            if first is None and origin is None:
+    def _refuse(self, test: str, part: Profile, origins: Mapping[str, Watched]) -> None:
+        """Fail the test if an operator made a value of a kind that is an error.
+
+        By default one that torch masks away again is none. What only the functions' counters have
+        seen, such as a value made in another thread, may end anywhere and is one.
+        """
+        for kind, word in self._failing.items():
+            first, made = part.first(kind), origins[kind].made()
+            origin = made if word == "made" else origins[kind].reached()
+            if origin is None and (first is None or made is not None):
                 continue
             value = {"nan": "NaN", "inf": "infinity"}[kind]
             lines = [] if origin is None else [origin.text()]
@@ -274,13 +279,14 @@ class RunProfile:
                     f"A function of {part.label} made the first {value} of a function, out of "
                     f"arguments that held none: {first}."
                 )
-            lines.append(f"--udf-{kind}=error is on, in {test}.")
+            lines.append(f"--udf-{kind}={word} is on, in {test}.")
             pytest.fail("\n".join(lines), pytrace=False)
 
     # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """Keep what the teardown counts out of the next test."""
+        __tracebackhide__ = True
         try:
             return (yield)
         finally:

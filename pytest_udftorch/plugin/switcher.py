@@ -242,6 +242,7 @@ class Switcher:
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None]:
         """Close the session after the last test that needs it, once its fixtures are gone."""
+        __tracebackhide__ = True
         try:
             return (yield)
         finally:
@@ -260,6 +261,7 @@ class Switcher:
         its author knows of the switch. There ``udf_session`` is enough: pytest tears down its
         dependents with it.
         """
+        __tracebackhide__ = True
         if fixturedef.argname == FIXTURE or (
             len(self.targets.chosen) > 1 and fixturedef.scope != "function"
         ):
@@ -300,6 +302,7 @@ class Switcher:
         self._active = (target, session)
 
     def _leave(self) -> None:
+        __tracebackhide__ = True
         try:
             self._drop_fixtures()
             self.mark(False)
@@ -315,6 +318,7 @@ class Switcher:
 
     def _drop_fixtures(self) -> None:
         """Tear down, in reverse order, the fixtures that belong to the current library."""
+        __tracebackhide__ = True
         with contextlib.ExitStack() as stack:
             for fixturedef, request in self._live.items():
                 stack.callback(fixturedef.finish, request)

@@ -713,3 +713,85 @@ def test_what_is_written_through_a_view_is_named():
     assert found.first.operator == "aten::exp_"
     assert found.first.alone
     assert first_difference("eager", "threads=1", written, torch.ones(2, 4)).equal
+
+
+def test_the_table_of_layers_has_distances_of_a_row_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval()
+
+    def wrong(t):
+        return t * 1.01
+
+    alone = Side(name="alone", row=1, around=planted("aten::addmm", wrong).around)
+    found = first_difference("eager", alone, model, torch.randn(6, 8))
+    assert found.layers[0].distance == pytest.approx(0.01, rel=0.1)
+    assert "not in the samples" not in found.text()
+
+
+def test_an_exact_widening_begins_from_the_same_numbers(model, inputs):
+    found = first_difference("eager", "dtype=float64", model, inputs)
+    assert found.first.kind == "operator"
+    assert found.first.truth[0].b.relative == 0.0
+    assert found.first.explained
+    # The control: a narrowing rounds, so its numbers are others.
+    found = first_difference("eager", "dtype=bfloat16", model, inputs)
+    assert found.first.kind == "inputs"
+
+
+def test_a_function_may_differentiate(model):
+    x = torch.linspace(-2, 2, 64).requires_grad_()
+
+    def slope(x):
+        return torch.autograd.grad(torch.tanh(x).sum(), x)[0]
+
+    assert first_difference("eager", "threads=1", slope, x).equal
+    found = first_difference("eager", planted("aten::tanh_backward", next_number), slope, x)
+    assert found.first.operator == "aten::tanh_backward"
+
+
+def test_a_gradient_names_its_forward_operator_and_line():
+    def step():
+        x = torch.linspace(-2, 2, 64).requires_grad_()
+        y = torch.tanh(x)
+        y.sum().backward()
+        return x.grad
+
+    found = first_difference(
+        "eager", planted("aten::tanh_backward", next_number), make=lambda: step
+    )
+    line = step.__code__.co_firstlineno + 2
+    assert re.search(
+        rf"  in the gradient of aten::tanh at .*:{line}, in step: y = torch.tanh\(x\)\n",
+        found.text(),
+    )
+    assert "aten::tanh at" in found.document()["findings"][0]["forward"]
+    assert step.__code__.co_firstlineno + 3 == int(
+        found.first.sources[0].split(":")[1].split(",")[0]
+    )
+
+
+def test_cancellation_inside_an_operator_is_said():
+    torch.manual_seed(0)
+    x = torch.rand(40, 39) * 2 + 99
+    call = lambda x: torch.cdist(x, x.flip(0))  # noqa: E731
+    found = first_difference("eager", planted("aten::_euclidean_dist", next_number), call, x)
+    assert "but numbers cancel inside: about 7 of 24 bits of the norm are left" in found.text()
+    found = first_difference("eager", planted("aten::exp", next_number), torch.exp, x / 99)
+    assert "numbers cancel" not in found.text()
+
+
+def test_a_tensor_that_is_read_and_overwritten_is_an_input():
+    """Compiled code hands one buffer to a product twice, as its addend and as its result."""
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+
+    def step(add):
+        def run():
+            x = torch.ones(4, 4).add(add)
+            return torch.addmm(x, a, b, out=x)
+
+        return run
+
+    found = first_difference(step(0.0), step(1.0))
+    assert found.first.operator == "aten::add.Tensor"
+    assert found.first.proof.same_end

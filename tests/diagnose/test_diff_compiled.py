@@ -429,3 +429,73 @@ def test_parts_of_a_graph_that_breaks_are_searched(inputs):
     other = "backend=aot_eager_decomp_partition"
     found = first_difference("eager", other, Broken().eval(), inputs)
     assert found.compiled.operators == ("aten::native_layer_norm",)
+
+
+class Casts(nn.Module):
+    """Makes float32 itself, as norms and rotary embeddings of transformers do."""
+
+    def forward(self, x):
+        return torch.cos(x.float() * 1.7)
+
+
+class FromIntegers(nn.Module):
+    def forward(self, x):
+        return torch.cos(x.pow(5))
+
+
+class Constant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.tensor([[1.7]])  # no buffer, so that a model in float64 keeps it
+
+    def forward(self, x):
+        return torch.cos(x[:, None] @ self.scale)
+
+
+class Bits(nn.Module):
+    def forward(self, x):
+        return torch.cos(x.view(torch.int32).float())
+
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        return torch.cos(x * 1.7 + torch.rand_like(x))
+
+
+RAMP = torch.linspace(0, 60, 64)
+
+
+@pytest.mark.parametrize(
+    ("made", "x", "errors"),
+    [
+        (Casts(), RAMP, (2.4e-6, 2.4e-6)),
+        (Constant(), RAMP, (1.6e-6, 1.6e-6)),
+        (FromIntegers(), torch.arange(64, dtype=torch.uint8), (1.8e-8, 2.4e-8)),
+    ],
+)
+def test_the_truth_stays_in_float64(made, x, errors):
+    """A truth that was rounded to float32 would make the eager side right: it rounds alike."""
+    found = first_difference("eager", "compiled", made.eval(), x).compiled
+    error = found.errors["output"]
+    assert (error.a, error.b) == (pytest.approx(errors[0], 0.1), pytest.approx(errors[1], 0.1))
+    assert found.no_truth == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [(Bits(), "aten::view.dtype leaves float64"), (Noisy(), "draws random numbers")],
+)
+def test_what_leaves_float64_has_no_truth(made, why):
+    found = first_difference("eager", "compiled", made.eval(), RAMP)
+    assert found.compiled.errors == {}
+    assert why in found.compiled.no_truth
+    assert f"No truth: {found.compiled.no_truth}." in found.text()
+
+
+def test_a_function_of_integers_is_judged_in_float64():
+    def step():
+        return torch.arange(9, dtype=torch.uint8).exp()
+
+    found = first_difference("eager", "library=udfs/canary", make=lambda: step)
+    (truth,) = found.first.truth
+    assert truth.a.ulp < 1 < truth.b.ulp

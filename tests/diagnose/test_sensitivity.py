@@ -7,11 +7,13 @@ import ctypes
 import json
 import math
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from pytest_udftorch import patched
 from pytest_udftorch.cli import FAILED, MISUSE, main
@@ -343,3 +345,70 @@ def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):
     assert len(scripts) == 2
     for script in scripts:
         exec(compile(script, str(PAGE), "exec"), {})
+
+
+def cancelling_terms():
+    """256 terms of about 1e4 whose sum is a quarter."""
+    signs = torch.cat([torch.ones(128), -torch.ones(128)])
+    return (torch.randn(64, 128) * 1e4).repeat(1, 2) * signs + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "make", "operator"),
+    [
+        (
+            lambda x: torch.cdist(x, x.flip(0)),
+            lambda: torch.rand(40, 39) * 2 + 99,
+            "aten::_euclidean_dist",
+        ),
+        (
+            lambda x: nn.functional.batch_norm(x, None, None, training=True),
+            lambda: torch.randn(256, 8) + 1e4,
+            "aten::native_batch_norm",
+        ),
+        (
+            lambda x: nn.functional.layer_norm(x, (256,)),
+            lambda: torch.randn(64, 256) + 1e4,
+            "aten::native_layer_norm",
+        ),
+        (lambda x: x.sum(-1), cancelling_terms, "aten::sum.dim_IntList"),
+    ],
+)
+def test_cancellation_inside_one_operator_is_seen(call, make, operator):
+    torch.manual_seed(0)
+    x = make()
+    truth = call(x.double())
+    right = -float(((call(x).double() - truth).norm() / truth.norm()).log2())
+    found = significant_bits(call, (x,), perturb="operators", samples=8)
+    bits = found.outputs["output"]
+    # An error of one run, and the bits that hold with probability 0.99: up to three less.
+    assert bits.low - 1 < right < bits.high + 3
+    assert found.losses[0].operator == operator
+    # The control: the same numbers without an offset lose nothing.
+    steady = significant_bits(call, (x - x.mean(),), perturb="operators", samples=8)
+    if "sum" not in operator:
+        assert steady.outputs["output"].low > bits.high + 4
+
+
+def test_complex_numbers_are_perturbed():
+    x = torch.complex(torch.randn(64), torch.randn(64))
+
+    def call(x):
+        return torch.fft.ifft(torch.fft.fft(x + 1e5)) - 1e5
+
+    found = significant_bits(call, (x,), perturb="operators", samples=8)
+    bits = found.outputs["output"]
+    assert not bits.exact
+    assert bits.high < 12
+    assert significant_bits(lambda x: x.flip(0), (x,), perturb="operators").outputs["output"].exact
+
+
+def test_what_could_not_be_looked_into_is_said():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 1, 16, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = significant_bits(lambda q: flex_attention(q, q, q) * 2, (q,), samples=3)
+    assert "Not looked into: what flex_attention computes itself." in found.text()
+    assert "Not looked into" not in significant_bits(lambda q: q * q, (q,), samples=3).text()

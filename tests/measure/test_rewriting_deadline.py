@@ -76,6 +76,7 @@ def test_a_wrong_limit_is_named(seconds):
         run(torch.sin, "udf_templates", X, seconds=seconds)
 
 
+@pytest.mark.usefixtures("clock")
 def test_what_was_checked_in_time_is_measured_and_kept():
     """A candidate that takes all the time of its check: the one before it is what is left."""
 
@@ -170,6 +171,7 @@ def test_mutants_are_not_begun_out_of_time():
     assert late.missed == ["convolutions"]
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_measurement_that_is_cut_decides_nothing():
     limit = deadline.Deadline(0.5)
     calls = {"original": lambda x: time.sleep(0.15), "rewritten": lambda x: None}

@@ -38,6 +38,9 @@ class Branching(nn.Module):
 
 INPUT = (torch.zeros(2),)
 
+#: Layers here take the time that they sleep, and nothing else does.
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def test_layers_are_found_in_the_order_of_their_calls():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
@@ -55,7 +58,6 @@ def test_shared_and_never_called_layers_are_said():
 
 
 def test_layer_times_rank_layers_and_stay_below_the_whole():
-    # On a busy machine a sleep takes some milliseconds longer.
     model = nn.Sequential(Sleep(1), Sleep(80), Sleep(20))
     report = layers.layer_times(model, INPUT, runs=3, rounds=2, warmup=1)
     times = [row.median_ns for row in report.rows]
@@ -66,7 +68,6 @@ def test_layer_times_rank_layers_and_stay_below_the_whole():
 
 
 def test_what_happens_outside_of_layers_is_missing_from_the_sum():
-    # Three runs are too few on a busy machine: sleeps of a millisecond may take several.
     report = layers.layer_times(Branching(), INPUT, runs=15, rounds=2, warmup=1)
     assert report.share < 0.8
     subtracted = layers.layer_subtraction(Branching(), INPUT, runs=3, rounds=2, warmup=1)

@@ -153,7 +153,8 @@ def test_timer_pair_and_oracle_are_there_for_any_suite(suite):
             timed = sync_timer(runs=6, rounds=1).compare(
                 {"few": lambda: sum(range(10)), "many": lambda: sum(range(100_000))}
             )
-            assert timed.verdict("few", over="many") == "faster"
+            assert {n: len(t.runs_ns) for n, t in timed.timings.items()} == {"few": 6, "many": 6}
+            assert timed["many"].median_ns > 0
 
         def test_pair_and_plan(model_pair, oracle):
             import torch
@@ -214,3 +215,42 @@ def test_without_torch_the_fixtures_say_what_is_missing(suite):
     for name in ("sync_timer", "model_pair", "oracle"):
         assert f"The fixture {name} needs torch, which is not installed" in result.stdout.str()
     assert "Traceback" not in result.stdout.str()
+
+
+def test_a_test_that_leaves_a_session_open_is_named_and_it_is_closed(suite):
+    suite.write(
+        conftest="""
+        import pytest
+        import pytest_udftorch
+
+        @pytest.fixture(scope="module")
+        def wide():
+            with pytest_udftorch.patched("./two"):
+                yield
+        """,
+        test_it="""
+        from pytest_udftorch import patched
+        from witness import which
+
+        def test_leaves(): patched("./one").__enter__()
+        def test_after(): assert which() == "stock"
+        def test_fails():
+            patched("./one").__enter__()
+            assert which() == "stock"
+        def test_of_a_fixture(patched_libtorch): patched_libtorch("./one")
+        def test_module(wide): assert which() == "two"
+        def test_same_module(wide): assert which() == "two"
+        """,
+    )
+    result = suite.run("-rA", "-p", "no:randomly")
+    result.assert_outcomes(passed=5, failed=1, errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_leaves left a session of one open, under which the tests after it *",
+            "test_it.py::test_fails left a session of one open, *",
+        ]
+    )
+    # Under a library the summary counts that one's functions alone.
+    result = suite.run("--udf-lib=./two", "-p", "no:randomly", "-k", "leaves or module")
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["udftorch: two's functions ran in 2 of 3 tests: exp in 2"])

@@ -437,3 +437,45 @@ def test_the_form_for_gpus_is_passed_on_and_told(suite):
     result.stdout.fnmatch_lines(["udftorch: mine *, on GPUs float-float (double: cos); *"])
     result = suite.run(*options, "--udf-cuda-form=double", "--collect-only")
     assert "on GPUs float-float" not in result.stdout.str()
+
+
+def test_errors_of_fixtures_begin_with_the_fixture(suite):
+    """No frame of this package stands before the user's, also where a fixture lies elsewhere."""
+    suite.write(
+        conftest="""
+        import pytest
+
+        @pytest.fixture
+        def leaves():
+            yield
+            raise ValueError("teardown broke")
+
+        @pytest.fixture(scope="session")
+        def ends():
+            yield
+            raise ValueError("the end broke")
+
+        @pytest.fixture
+        def begins(): raise ValueError("setup broke")
+        """,
+        test_it="""
+        def test_teardown(leaves): pass
+        def test_setup(begins): pass
+        def test_session(ends): pass
+        """,
+    )
+    result = suite.run("--udf-lib=std", "--udf-lib=corem", "--udf-profile", "-p", "no:randomly")
+    result.assert_outcomes(passed=4, errors=6)
+    assert not [line for line in result.outlines if "plugin/" in line and ".py" in line]
+    result.stdout.fnmatch_lines(["E       ValueError: teardown broke"])
+
+
+def test_a_path_after_o_is_relative_to_the_folder_of_the_command(suite):
+    suite.write(test_it="def test(): pass")
+    (suite.path / "below").mkdir()
+    (suite.path / "below" / "own.ini").write_text("[pytest]\nudf_lib = ./of_the_file\n")
+    given = ("-c", "below/own.ini")
+    result = suite.run(*given, "-o", "udf_lib=./mine", "test_it.py")
+    result.stderr.fnmatch_lines(["ERROR: No folder '*_command0/mine'. *"])
+    result = suite.run(*given, "test_it.py")
+    result.stderr.fnmatch_lines(["ERROR: No folder '*_command0/below/of_the_file'. *"])

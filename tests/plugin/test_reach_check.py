@@ -293,11 +293,84 @@ def test_operators_of_any_kind_are_origins(suite):
             "  at test_it.py:*, in forward: def forward(self, x): return x / (x - 1)",
             "  at test_it.py:*, in test_cast: *",
             "  at test_it.py:*, in test_backward: x.sqrt().sum().backward()",
+            "  in the gradient of aten::sqrt at test_it.py:*, in test_backward: x.sqrt().sum()*",
             "aten::_to_copy in no module made the first: *",
             "aten::div.Tensor in no module, backward made *",
             "aten::div.Tensor in Net made the first: *",
         ]
     )
+
+
+MASKED = """
+import torch
+def test_power():
+    b = torch.tensor([1.0, 2.0], requires_grad=True)
+    (torch.tensor([0.0, 2.0]) ** b).sum().backward()
+def test_norm():
+    z = torch.zeros(3, requires_grad=True)
+    z.norm().backward()
+    assert not z.grad.isnan().any()
+def test_entropy():
+    p = torch.tensor([0.0, 0.5, 0.5])
+    torch.where(p > 0, p * p.log(), 0).sum()
+def test_padding():
+    rows = torch.softmax(torch.full((2, 3), float("-inf")), 1)
+    rows.masked_fill_(rows.isnan(), 0).sum()
+"""
+
+REACHES = """
+import torch
+def test_gradient():
+    p = torch.tensor([0.0, 0.5], requires_grad=True)
+    torch.where(p > 0, p * p.log(), 0).sum().backward()
+def test_parameter():
+    w = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    (w.sqrt() * 0).sum().backward()
+    optimizer.step()
+def test_result():
+    (torch.zeros(2) / 0).isnan().any()
+def test_read():
+    (torch.zeros(1) / 0).item()
+def test_again():
+    for _ in range(3):
+        x = torch.zeros(2) / 0
+        x = torch.nan_to_num(x)
+    x / x
+def test_a_part_is_masked():
+    x = torch.zeros(2) / 0
+    x[:1] = 0
+"""
+
+
+def test_a_nan_that_torch_masks_away_fails_nobody_unless_it_is_asked_for(suite):
+    suite.write(test_it=MASKED, test_reaches=REACHES)
+    result = suite.run("--udf-nan=error", "-rA")
+    result.assert_outcomes(passed=4, failed=6)
+    words = suite.outcomes(result)
+    assert {word for test, word in words.items() if "reaches" in test} == {"FAILED"}
+    result.stdout.fnmatch_lines(["  at test_reaches.py:*, in test_again: x / x"])
+    result = suite.run("--udf-nan=made", "test_it.py")
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(["--udf-nan=made is on, in test_it.py::test_power."])
+
+
+def test_a_value_of_another_thread_is_one_wherever_it_ends(suite):
+    suite.write(
+        test_it="""
+        import threading, torch
+
+        def make(): torch.full((3,), 100.0).exp().clamp_max(1.0)
+        def test_masked(): make()
+        def test_thread():
+            thread = threading.Thread(target=make)
+            thread.start()
+            thread.join()
+        """
+    )
+    result = suite.run("--udf-inf=error", "-rA")
+    words = suite.outcomes(result)
+    assert [test for test, word in words.items() if word == "FAILED"] == ["test_it.py::test_thread"]
 
 
 def test_other_kinds_and_ignored_ones_pass(suite):

@@ -619,3 +619,14 @@ def test_the_author_is_told_once_what_clang_warned_of(tmp_path, cache, capfd):
                                         "float slow_exp(float x) { return x; }\n")  # fmt: skip
     build_library(builds_again)
     assert "warning" not in capfd.readouterr().err
+
+
+def test_users_of_a_shipped_library_are_not_warned_of_its_sources(capsys, tmp_path):
+    from pytest_udftorch.swap.library.description import shipped_folder
+    from pytest_udftorch.swap.toolchain.author_warnings import pass_on
+
+    for folder, said in ((shipped_folder() / "corem" / "pow", False), (tmp_path, True)):
+        source = folder / "powf.c"
+        warning = f"{source}:105:48: warning: operator '?:' has lower precedence"
+        pass_on(f"{warning}\n", source, (), {})
+        assert (warning in capsys.readouterr().err) == said

@@ -438,3 +438,29 @@ def test_dynamo_sees_nothing_of_what_is_left_alone(left_alone, count):
     found = torch.compile(lambda x: between(x) - 1, backend=backend)(x)
     assert torch.equal(found, outer(x) - 1)
     assert len(graphs) == count
+
+
+def test_choices_of_functions_leave_few_files_behind():
+    """Each choice has a compiler with an open file and a folder, while its session is open."""
+    import itertools
+    import os
+
+    import torch._inductor.compile_fx  # noqa: F401
+
+    from pytest_udftorch.swap.toolchain import bitcode, cache
+
+    names = ("exp", "log", "sin", "cos", "tanh")
+    choices = [c for size in (1, 2) for c in itertools.combinations(names, size)]
+    folders, before = [], len(os.listdir("/proc/self/fd"))
+    for choice in choices:
+        with patched("corem", choice):
+            held = [f for f in cache._used if f.name.startswith("compiler-") and f.exists()]
+            folders.append(held[-1])
+    assert len(set(folders)) == len(choices)
+    assert len(os.listdir("/proc/self/fd")) <= before + bitcode._MOST_LEFT + 4
+    assert len(bitcode._left) <= bitcode._MOST_LEFT
+    unused = [f for f in folders[: -bitcode._MOST_LEFT] if not (f / "bitcode").exists()]
+    assert not any(f.exists() for f in unused)
+    # A choice that comes back has its compiler again.
+    with patched("corem", choices[0]):
+        assert folders[0].exists()

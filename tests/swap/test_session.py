@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -559,3 +560,44 @@ def test_what_runs_after_its_call_cannot_be_decorated():
         pass
     with pytest.raises(SessionStateError, match="cannot decorate"):
         session(print)
+
+
+def test_a_process_that_may_open_no_more_files_is_told_so(tmp_path):
+    """At each number of files that are left, a session opens or says what to do."""
+    (tmp_path / "it.py").write_text(
+        textwrap.dedent("""
+        import os, resource, torch
+        from pytest_udftorch import patched
+        from pytest_udftorch.errors import CacheError
+
+        with patched("corem", ["exp"]):
+            pass
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+        ends = []
+        for room in range(8):
+            taken = []
+            try:
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            for _ in range(room):
+                os.close(taken.pop())
+            try:
+                with patched("corem", ["log"]):
+                    pass
+                ends.append("open")
+            except CacheError as error:
+                ends.append(str(error))
+            finally:
+                for descriptor in taken:
+                    os.close(descriptor)
+        assert "its limit is 64 at once" in ends[0], ends
+        assert "ulimit -n, at most 4,096 here" in ends[0], ends
+        assert ends[-1] == "open", ends
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "it.py")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain, kind
 from pytest_udftorch.errors import DiagnosisError, UdfError
 
 #: How the outcome of a metric begins that ended with an exception.
@@ -59,9 +60,17 @@ def outcome_of(value: Any) -> Outcome:
     count = 0
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            digest.update(digest_of(array_of(leaf), str(leaf.dtype)))
-            count += leaf.numel()
-            numbers += [float(leaf)] if leaf.numel() == 1 and not leaf.is_complex() else []
+            parts = contents(leaf.detach())
+            if parts is None:
+                raise DiagnosisError(
+                    f"The metric returned a tensor of the kind {kind(leaf)}, whose numbers cannot "
+                    "be read. Return them as an ordinary tensor."
+                )
+            for part in parts:
+                digest.update(digest_of(array_of(part), str(part.dtype)))
+            count += sum(part.numel() for part in parts)
+            single = is_plain(leaf) and leaf.numel() == 1 and not leaf.is_complex()
+            numbers += [float(leaf.detach())] if single else []
         elif isinstance(leaf, np.ndarray | np.generic):
             digest.update(np.ascontiguousarray(leaf).tobytes())
             count += leaf.size

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import sizes
 from pytest_udftorch.diagnose.diff.alignment import (
     Gap,
     Parting,
@@ -104,6 +105,8 @@ def first_difference(  # noqa: PLR0913
     work = replace(work, batch=_batch(work, first, second), hashed=digests_of(first, second))
     if work.batch is not None:
         work = replace(work, train=False)
+    if first.dtype != second.dtype and not any(s.record or s.elsewhere for s in (first, second)):
+        work = replace(work, by_value=True)
     _check_pair(work, first, second)
     if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
         if not _show_kernels(first, second):
@@ -215,13 +218,13 @@ def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
     tensors = [
         t for t in compat.pytree().tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.dim()
     ]
-    sizes = {t.shape[0] for t in tensors}
-    if len(sizes) != 1:
+    lengths = {sizes(t)[0] for t in tensors}
+    if len(lengths) != 1:
         raise DiagnosisError(
-            f"The inputs have {sorted(sizes) or 'no'} rows, so no row of a batch can run alone. "
+            f"The inputs have {sorted(lengths) or 'no'} rows, so no row of a batch can run alone. "
             "The first dimension of every tensor has to be that of the batch."
         )
-    (size,) = sizes
+    (size,) = lengths
     if row is None or row >= size:
         raise DiagnosisError(f"There is no row {row} in a batch of {size}.")
     return size, row
@@ -325,7 +328,9 @@ class _Search:
                 findings.append(beside.finding(a, b, pairs, found))
                 more = not findings[0].alone
                 break
-            kept = execute(self.work, self.a, Wanted(frozenset({found.a}), stop=True)).kept[found.a]
+            traced = a.calls[found.a].place.phase == "backward"
+            only = Wanted(frozenset({found.a}), stop=True, traced=traced)
+            kept = execute(self.work, self.a, only).kept[found.a]
             put[found.b] = kept.outputs
             wanted = Wanted(frozenset({found.b}), dict(put))
             exchanged = execute(self.work, self.b, wanted)
@@ -417,7 +422,7 @@ def _same_until(at: int, before: Recording, after: Recording) -> bool:
 
 def _same_rows(x: Any, y: Any, batch: tuple[int, int] | None) -> tuple[Any, Any, bool]:
     """Return what belongs to the same row on both sides, and whether y is that of a row alone."""
-    axis = row_axis(tuple(x.shape), tuple(y.shape))
+    axis = row_axis(sizes(x), sizes(y))
     if axis is None or batch is None:
         return x, y, False
     length = max(x.shape[axis], y.shape[axis])
@@ -440,19 +445,22 @@ def _unaligned(
 
 def _layers(a: Recording, b: Recording, pairs: Pairs) -> tuple[LayerDistance, ...]:
     """Return the layers in which something differs, in the order of the run."""
-    counts: dict[str, list[float]] = {}
+    counts: dict[str, tuple[int, int]] = {}
+    distances: dict[str, float] = {}
     for pair in pairs:
         if isinstance(pair, Gap):
             continue
         one, other = a.calls[pair[0]], b.calls[pair[1]]
-        row = counts.setdefault(one.place.layer, [0, 0, 0.0])
-        row[1] += 1
-        if not same_outputs(one, other):
-            row[0] += 1
+        layer, differs = one.place.layer, not same_outputs(one, other)
+        differ, total = counts.get(layer, (0, 0))
+        counts[layer] = differ + differs, total + 1
+        if differs:
             far = [distance(x, y) for x, y in zip(one.outputs, other.outputs, strict=False)]
-            row[2] = max([row[2], *(d for d in far if d is not None)])
+            known = [d for d in far if d is not None]
+            if known:
+                distances[layer] = max([distances.get(layer, 0.0), *known])
     return tuple(
-        LayerDistance(layer, (int(differ), int(total)), far)
-        for layer, (differ, total, far) in counts.items()
+        LayerDistance(layer, (differ, total), distances.get(layer))
+        for layer, (differ, total) in counts.items()
         if differ
     )

@@ -28,6 +28,7 @@ from pytest_udftorch.diagnose.diff.record import execute
 from pytest_udftorch.diagnose.runs.sides import Side
 from pytest_udftorch.diagnose.runs.work import Work, run
 from pytest_udftorch.errors import DiagnosisError, PrivateNameError, RunError
+from pytest_udftorch.prove.judge.double_precision import DoublePrecision
 from pytest_udftorch.swap.observe.recorder import Recording, overload_of
 
 #: Parts of the compiler, each with all before it, and what the first that differs stands for.
@@ -92,6 +93,7 @@ class Bisection:
             gives one that is not of it, with its layers; empty if none is known.
         layers: operator -> the layers that call it in the eager run.
         errors: name of a result -> its errors, where it differs and float64 gives a truth.
+        no_truth: why there is none, if it is so.
         compiles: runs of compiled code that this took.
         finished: whether the search ended before its runs or its time were used up.
         interrupted: whether Ctrl-C ended it.
@@ -105,6 +107,7 @@ class Bisection:
     kernel: str = ""
     layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     errors: Mapping[str, ResultError] = field(default_factory=dict)
+    no_truth: str = ""
     compiles: int = 0
     finished: bool = True
     interrupted: bool = False
@@ -164,6 +167,8 @@ class Bisection:
                     f"  {self.kernel} is the first kernel that gets only tensors of the eager run "
                     "and gives another. Nothing can be put in its place, so there is no proof."
                 )
+        if self.no_truth:
+            lines.append(f"  No truth: {self.no_truth}.")
         for name, one in self.errors.items():
             nearer = "both alike" if math.isclose(one.a, one.b, rel_tol=0.05) else None
             nearer = nearer or (f"{a} is nearer" if one.a < one.b else f"{b} is nearer")
@@ -361,7 +366,8 @@ class Compiled:
         """Narrow down the cause; what is known so far stands in ``_found``."""
         other = self.a if self._subject is self._sides[1] else self.b
         subject = self._subject
-        self._found = replace(self._found, errors=self._errors())
+        errors = self._errors()
+        self._found = replace(self._found, errors=errors)
         stage = self._stage(other)
         self._found = replace(self._found, stage=stage)
         if stage not in (STAGES["inductor"], STAGES["aot_eager_decomp_partition"]):
@@ -447,10 +453,8 @@ class Compiled:
         wide = replace(
             self._subject, backend=None, mode=None, options={}, dtype="float64", autocast=None
         )
-        try:
-            truth = run(self._work, wide, values=True).values
-        except (RunError, DiagnosisError):  # not all models run in float64
-            return {}
+        truth, why = _in_float64(self._work, wide)
+        self._found = replace(self._found, no_truth=why)
         found: dict[str, ResultError] = {}
         for name, note in self.a.result.items():
             three = [values.get(name) for values in (self.a.values, self.b.values, truth)]
@@ -460,6 +464,29 @@ class Compiled:
             flat = [t.double().cpu().reshape(-1).numpy() for t in known]
             found[name] = ResultError(relative(flat[0], flat[2]), relative(flat[1], flat[2]))
         return found
+
+
+def _in_float64(work: Work, wide: Side) -> tuple[dict[str, Any], str]:
+    """Run a side in float64; return what it gives, or nothing and the reason."""
+    mode = DoublePrecision()
+
+    def mode_of(_: Any) -> DoublePrecision:
+        return mode
+
+    try:
+        values = run(work, wide, values=True, mode_of=mode_of).values
+    except DiagnosisError:
+        if wide.dtype is None:
+            raise
+        # A callable makes its numbers itself, which the mode widens.
+        return _in_float64(work, replace(wide, dtype=None))
+    except RunError as error:
+        return {}, f"it does not run in float64 ({error.__cause__ or error})"
+    if mode.drew:
+        return {}, f"{mode.drew} draws random numbers, which are others in float64"
+    if mode.left:
+        return {}, f"{mode.left} leaves float64"
+    return values, ""
 
 
 def _functional(name: str) -> str:

@@ -8,21 +8,27 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.tensor_contents import hides, is_plain
+from pytest_udftorch.diagnose.diff.special_numbers import (
+    Ends,
+    Special,
+    is_special,
+    real_or_text,
+    special_part,
+)
 from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, made_of, run
 from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped
-from pytest_udftorch.swap.observe.recording import effects, results
-from pytest_udftorch.swap.observe.source_line import source_line
+from pytest_udftorch.swap.observe.recording import effects, given, results, strided_copy
+from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line, source_place
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
-
-Special = Literal["nan", "inf", "subnormal"]
 
 #: The backend that runs decomposed operators one by one.
 _DECOMPOSED: Final = "aot_eager_decomp_partition"
@@ -66,6 +72,9 @@ class Origin(Result):
         calls: how many operators were looked at.
         note: what else is to be said of it.
         source: the line of the model or test that calls it; empty if unknown.
+        forward: in a backward pass, the operator whose gradient it computes and the line that calls
+            that one; empty if unknown.
+        unseen: what was not looked at, in words.
     """
 
     kind: Special
@@ -74,12 +83,14 @@ class Origin(Result):
     call: int | None = None
     elements: tuple[int, int] = (0, 0)
     index: tuple[int, ...] = ()
-    value: float = math.nan
+    value: complex = math.nan
     inputs: tuple[Input, ...] = ()
     came_in: bool = False
     calls: int = 0
     note: str = ""
     source: str = ""
+    forward: str = ""
+    unseen: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -90,7 +101,8 @@ class Origin(Result):
         """Return a report for a terminal."""
         what = _WORDS[self.kind]
         if not self.found:
-            return f"None of {self.calls:,} operators made {what} from clean inputs.{self.note}"
+            said = f"None of {self.calls:,} operators made {what} from clean inputs.{self.note}"
+            return "\n".join([said, *self._unseen()])
         if self.came_in:
             head = f"The run begins with {what}: {self.operator} in {self.place} gets it first."
         else:
@@ -100,47 +112,35 @@ class Origin(Result):
                 f"elements, the first one at {list(self.index)}: {self.value:g}"
             )
         lines = [head, *([f"  at {self.source}"] if self.source else [])]
+        if self.forward:
+            lines.append(f"  in the gradient of {self.forward}")
         for one in self.inputs:
             there = "" if one.value is None else f"; there: {one.value:.9g}"
             shape = "x".join(map(str, one.shape)) or "a number"
             lines.append(f"  {one.name}: {shape}, from {one.least:.9g} to {one.largest:.9g}{there}")
         if self.note:
             lines.append(self.note.strip())
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._unseen()])
+
+    def _unseen(self) -> list[str]:
+        return [f"Not looked at: {', '.join(self.unseen)}."] if self.unseen else []
 
     def document(self) -> dict[str, Any]:
         """Return everything as plain data."""
         place = self.place
         where = None if place is None else dict(zip(("layer", "phase", "step"), place, strict=True))
-        return {"format": "udftorch-origin-1", **asdict(self), "place": where}
-
-
-def _special(kind: Special, tensor: Any) -> Any:
-    """Return which elements are special, or None for what has no such numbers."""
-    import torch
-
-    # Other subclasses (FakeTensor) may have no numbers.
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_floating_point():
-        return None
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
-        return None
-    if kind == "nan":
-        return tensor.isnan()
-    if kind == "inf":
-        return tensor.isinf()
-    return (tensor != 0) & (tensor.abs() < torch.finfo(tensor.dtype).tiny)
-
-
-def _has(kind: Special, value: Any) -> bool:
-    """Tell whether an argument holds a special number."""
-    if isinstance(value, float):
-        return math.isnan(value) if kind == "nan" else kind == "inf" and math.isinf(value)
-    mask = _special(kind, value)
-    return mask is not None and bool(mask.any())
+        value = real_or_text(self.value) if self.found else self.value
+        return {"format": "udftorch-origin-1", **asdict(self), "place": where, "value": value}
 
 
 class _Watcher(OperatorWatch):
-    """Looks for the first special number; with ``stop`` it ends the run there."""
+    """Looks for the first special number; with ``stop`` it ends the run there.
+
+    Attributes:
+        origin: the first that an operator made, or else the first that came in; or None.
+        made: whether an operator made one from clean inputs.
+        unseen: what was not looked at, in words.
+    """
 
     def __init__(self, kind: Special, where: Whereabouts, stop: bool = True) -> None:
         self.kind, self.stop = kind, stop
@@ -149,74 +149,119 @@ class _Watcher(OperatorWatch):
         self.calls = 0
         self.origin: Origin | None = None
         self.made = False
+        self.unseen: set[str] = set()
+        self._forward = ForwardCalls()
+        self._ends = Ends()
+        self._origins: dict[tuple[Any, ...], int] = {}
+        self._every: dict[int, Origin] = {}
+
+    def passed(self, operator: Any) -> None:
+        """Note an operator whose own arithmetic is not seen."""
+        self.unseen.add(f"what {operator.name()} computes itself")
+
+    def reached(self) -> Origin | None:
+        """Return the first that ended in a result, a gradient or a parameter; None if none did."""
+        ends = self._ends.end()
+        return self._every[min(ends)] if ends else None
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator between looks at its inputs and outputs."""
-        kind, leaves = self.kind, compat.pytree().tree_leaves
+        import torch
+
         place = self.where.now()
-        if self.made or is_view(func) or not says_numbers(func):
+        if is_view(func) or not says_numbers(func):
             return func(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._forward.note(func)
         known = effects(func)
-        over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}
-        given = [v for v in leaves((args, kwargs)) if id(v) not in over]
+        got = given(func, args, kwargs)
         # What is written in place is gone afterwards.
-        before = _described(kind, func, args, kwargs) if known.written else None
-        clean = before is None or not any(_has(kind, v) for v in given)
+        before = _described(func, args, kwargs) if known.written else None
+        clean = before is None or not any(is_special(self.kind, v) for v in got)
         returned = func(*args, **kwargs)
         self.calls += 1
-        made = results(func, args, kwargs, returned)
-        bad = next((t for t in made if _has(kind, t)), None)
-        if bad is None or not clean:
-            return returned
-        unclean = before is None and any(_has(kind, v) for v in given)
-        if unclean and self.origin is not None:
-            return returned
-        self._found(func, place, bad, before or (args, kwargs), came_in=unclean)
+        outputs = [(t, self._found_in(t)) for t in results(func, args, kwargs, returned)]
+        bad = next((found for _, found in outputs if found), None)
+        tensors = _tensors(got)
+        cause = self._ends.cause(tensors)
+        if bad is not None and cause is None:
+            if clean and before is None:
+                clean = not any(is_special(self.kind, v) for v in got)
+            cause = self._found(func, place, bad, before or (args, kwargs), came_in=not clean)
+        backward = place.phase == "backward"
+        told = [(t, bool(found)) for t, found in outputs]
+        self._ends.saw(func, tensors, told, cause, backward)
         return returned
 
-    def _found(self, func: Any, place: Place, bad: Any, arguments: Any, *, came_in: bool) -> None:
+    def _found_in(self, tensor: Any) -> Any:
+        if what := hides(tensor):
+            self.unseen.add(f"tensors of the kind {what}")
+        return special_part(self.kind, tensor)
+
+    def _found(
+        self, func: Any, place: Place, bad: Any, arguments: Any, *, came_in: bool
+    ) -> int | None:
+        """Keep an origin; return its number, or None if the number came in."""
         if came_in:
             # Numbers such as the -inf of a mask taint what follows; one that is made later
             # from clean inputs counts more.
             self.origin = self.origin or self._origin(func, place, bad, arguments, True)
-            return
-        self.origin = self._origin(func, place, bad, arguments, False)
-        self.made = True
+            return None
+        # Loops make the same again and again.
+        key = func, place, source_place()
+        if key not in self._origins:
+            own = self._origin(func, place, bad, arguments, False)
+            self._origins[key], self._every[self.calls] = self.calls, own
+            self.origin = own if not self.made else self.origin
+            self.made = True
         if self.stop:
             raise Stopped
+        return self._origins[key]
 
     def _origin(self, func: Any, place: Place, bad: Any, arguments: Any, came_in: bool) -> Origin:
-        mask = _special(self.kind, bad)
+        part, mask = bad
         index = tuple(int(i) for i in mask.nonzero()[0])
-        inputs = _inputs(func, arguments[0], arguments[1], bad.shape, index)
+        inputs = _inputs(func, arguments[0], arguments[1], part.shape, index)
+        value = part[index].item()
         return Origin(
             self.kind, str(func.name()), place, self.calls - 1, (int(mask.sum()), mask.numel()),
-            index, float(bad[index]), inputs, came_in, self.calls, source=source_line(),
+            index, value, inputs, came_in, self.calls, source=source_line(),
+            forward=self._forward.running() if place.phase == "backward" else "",
         )  # fmt: skip
 
 
-def _described(kind: Special, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return copies of the arguments that a call writes into, among the others."""
-    from pytest_udftorch.swap.observe.recording import strided_copy
+def _tensors(values: Any) -> list[Any]:
+    import torch
 
-    written = {id(p.of(args, kwargs)) for p in effects(func).written}
-    copied = [strided_copy(a) if id(a) in written else a for a in args]
-    return copied, kwargs
+    return [v for v in values if isinstance(v, torch.Tensor)]
+
+
+def _described(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return copies of the arguments that a call writes into, among the others."""
+    written = {
+        id(t)
+        for p in effects(func).written
+        for t in compat.pytree().tree_leaves(p.of(args, kwargs))
+    }
+
+    def copied(value: Any) -> Any:
+        return strided_copy(value) if id(value) in written else value
+
+    return compat.pytree().tree_map(copied, (args, kwargs))
 
 
 def _inputs(
     func: Any, args: Any, kwargs: Any, shape: Any, index: tuple[int, ...]
 ) -> tuple[Input, ...]:
-    import torch
-
+    """Return what there is to say of arguments that are real numbers or hold them."""
     found = []
     for place, argument in enumerate(compat.overload_schema(func).arguments):
         value = args[place] if place < len(args) else kwargs.get(argument.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             found.append(Input(argument.name, (), float(value), float(value)))
-        if not isinstance(value, torch.Tensor) or not value.numel():
+        if not is_plain(value) or not value.numel() or value.is_complex():
             continue
-        if value.layout is not torch.strided or not (value.is_floating_point() or value.dim()):
+        if not (value.is_floating_point() or value.dim()):
             continue
         numbers = value.detach().double()
         there = None
@@ -285,8 +330,8 @@ def _watched(kind: Special, work: Work, one: Side) -> Origin:
 
     run(work, one, mode_of=mode_of)
     (watcher,) = watched
-    found: Origin | None = watcher.origin
-    return found if found is not None else Origin(kind, calls=watcher.calls)
+    found: Origin = watcher.origin or Origin(kind, calls=watcher.calls)
+    return replace(found, unseen=tuple(sorted(watcher.unseen)))
 
 
 def _compiled(kind: Special, work: Work, one: Side) -> Origin:
@@ -299,7 +344,7 @@ def _compiled(kind: Special, work: Work, one: Side) -> Origin:
     torch.compiler.reset()
     try:
         values = run(work, one, values=True).values
-        dirty = [name for name, value in values.items() if _has(kind, value)]
+        dirty = [name for name, value in values.items() if is_special(kind, value)]
         eager = _watched(kind, work, bare(None))
         if not dirty:
             less = " The same operators run eagerly do, where it does not reach the results."
@@ -319,20 +364,29 @@ def _compiled(kind: Special, work: Work, one: Side) -> Origin:
     return Origin(kind, calls=eager.calls, note=note)
 
 
+class Watched(NamedTuple):
+    """What :func:`watching` has seen so far.
+
+    Attributes:
+        made: returns the first origin, or None if no operator made such a number from clean inputs.
+        reached: the same of those that ended in a result, a gradient or a parameter: which no
+            operator used, or which Python reads.
+    """
+
+    made: Callable[[], Origin | None]
+    reached: Callable[[], Origin | None]
+
+
 @contextlib.contextmanager
-def watching(kind: Special) -> Iterator[Callable[[], Origin | None]]:
+def watching(kind: Special) -> Iterator[Watched]:
     """Watch all operators of this thread; compiled code runs eagerly, so that they are seen.
 
     Yields:
-        A function that returns the first origin, or None if none made such a number from clean
-        inputs.
+        What is seen; ``reached`` is asked once, at the end.
     """
-    import torch
-
     where = Whereabouts()
     mode = _Watcher(kind, where, stop=False)
-    stance: Any = torch.compiler
-    with where, stance.set_stance("force_eager"), warnings.catch_warnings(), mode:
+    with where, warnings.catch_warnings(), mode:
         # The wrapper of a compiled module calls hooks once more, which does no harm here.
         warnings.filterwarnings("ignore", ".*when there are global hooks on modules")
-        yield lambda: mode.origin if mode.made else None
+        yield Watched(lambda: mode.origin if mode.made else None, mode.reached)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import sizes
 from pytest_udftorch.diagnose.diff.alignment import (
     Gap,
     Parting,
@@ -140,7 +141,7 @@ def _by_name(kept: Kept) -> dict[str, Any]:
     values |= dict(zip((p.name for p in given), kept.args, strict=False)) | dict(kept.kwargs)
     return {
         name: compat.pytree().tree_map(
-            lambda v: _Shape(v.shape) if isinstance(v, torch.Tensor) else v, value
+            lambda v: _Shape(sizes(v)) if isinstance(v, torch.Tensor) else v, value
         )
         for name, value in values.items()
         if not isinstance(value, torch.Generator | torch.device)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -123,6 +124,8 @@ class Finding(Result):
     def paragraph(self, a: str, b: str) -> str:
         """Return a paragraph; ``a`` and ``b`` are the names of the sides."""
         lines = [_headline(self, a, b), *(f"  at {line}" for line in self.sources)]
+        if self.kept is not None and self.kept.forward:
+            lines.append(f"  in the gradient of {self.kept.forward}")
         for one, truth in zip(self.apart, self.truth, strict=True):
             lines += [f"  {line}" for line in _apart_lines(one, truth, self.kind, a, b)]
         if self.proof is not None:
@@ -148,6 +151,7 @@ class Finding(Result):
             "note": self.note,
             "arguments": [list(one) for one in self.arguments],
             "sources": list(self.sources),
+            "forward": "" if self.kept is None else self.kept.forward,
         }
 
 
@@ -217,6 +221,12 @@ def _error_line(name: str, error: Error, truth: Truth) -> str:
 def _judgement(truth: Truth, a: str, b: str) -> str:
     if truth.explained is None:
         return "there is no bound to hold them to"
+    if truth.explained and truth.cancels:
+        left = -math.log2(max(truth.a.relative, truth.b.relative))
+        return (
+            f"rounding explains both ({truth.bound}), but numbers cancel inside: about "
+            f"{max(left, 0):.0f} of {1 - math.log2(truth.eps):.0f} bits of the norm are left"
+        )
     if truth.explained:
         return f"rounding explains both ({truth.bound})"
     guilty = [
@@ -234,12 +244,19 @@ class LayerDistance:
     Attributes:
         layer: its path.
         operators: how many of its operators differ, and how many it has.
-        distance: the largest distance of an output, relative to its norm; 0 if the samples agree.
+        distance: the largest distance of an output, relative to its norm; 0 if the samples agree,
+            None if no samples of the two sides belong to the same places.
     """
 
     layer: str
     operators: tuple[int, int]
-    distance: float
+    distance: float | None
+
+
+def _far(one: LayerDistance) -> str:
+    if one.distance is None:
+        return "unknown"
+    return f"{one.distance:.2g}" if one.distance else "not in the samples"
 
 
 @dataclass(frozen=True, repr=False)
@@ -389,10 +406,9 @@ class Difference(Result):
 
     def _table(self) -> str:
         rows = [
-            (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}",
-             f"{one.distance:.2g}" if one.distance else "not in the samples")
+            (one.layer or "(outside)", f"{one.operators[0]} of {one.operators[1]}", _far(one))
             for one in self.layers
-        ]  # fmt: skip
+        ]
         if len(rows) > 20:
             rows = [*rows[:12], ("...", "", ""), *rows[-7:]]
         header = ("layer", "operators that differ", "distance (sampled)")

@@ -25,11 +25,13 @@ from torch import nn
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.tensor_contents import contents, kind, sizes
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.diagnose.golden.file import MOST, SUMS, Golden, Output, load, places
 from pytest_udftorch.errors import GoldenError, GoldenMismatchError
 from pytest_udftorch.prove.judge.error_model import perturbing
 from pytest_udftorch.swap.native.machine import cpu_model
+from pytest_udftorch.swap.observe.digests import array_of
 
 pytree = compat.pytree()
 
@@ -210,9 +212,15 @@ def _identity(computation: Computation, inputs: tuple[Any, ...]) -> str:
 
 
 def _feed(digest: Any, tensor: torch.Tensor) -> None:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    digest.update(f"{_kind(tensor)} {list(tensor.shape)} ".encode())
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    parts = contents(tensor.detach())
+    if parts is None:
+        raise GoldenError(
+            f"A tensor of the kind {kind(tensor)} has no numbers that can be read. Give and return "
+            "tensors that have."
+        )
+    digest.update(f"{_kind(tensor)} {list(sizes(tensor))} ".encode())
+    for part in parts:
+        digest.update(array_of(part).tobytes())
 
 
 def _digest(tensors: Sequence[torch.Tensor]) -> str:
@@ -278,6 +286,11 @@ def _made(
 
 
 def _check_kinds(exact: list[torch.Tensor], result: list[torch.Tensor]) -> None:
+    if odd := next((k for k in map(kind, [*exact, *result]) if k), ""):
+        raise GoldenError(
+            f"The computation returns a tensor of the kind {odd}. Golden values are of ordinary "
+            "tensors; return what it holds, such as to_dense() or to_padded_tensor(0.0)."
+        )
     if [t.shape for t in exact] != [t.shape for t in result]:
         raise GoldenError(
             "The float64 run returns tensors of other shapes than the computation. Give a truth= "

@@ -13,12 +13,11 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pytest_udftorch.base import compat
-from pytest_udftorch.base.dispatch_mode import watching
+from pytest_udftorch.base.dispatch_mode import watching_eagerly
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
-from pytest_udftorch.swap.operators.definitions import evaluations
+from pytest_udftorch.swap.operators.definitions import evaluations, signature
 from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
@@ -86,7 +85,7 @@ def layered(call: Call) -> Iterator[None]:
     def with_layer(func: Any, args: Any, kwargs: Any) -> Any:
         return call(layer_of(where.now()), func, args, kwargs)
 
-    with where, watching(with_layer):
+    with where, watching_eagerly(with_layer):
         yield
 
 
@@ -230,12 +229,9 @@ class _Functions:
 
     def of(self, func: Any, args: Any, kwargs: Any) -> dict[str, int]:
         """Return function -> evaluations of a call."""
-        import torch
-
         if is_view(func):
             return {}
-        leaves = compat.pytree().tree_leaves((args, kwargs))
-        key = (func, *(tuple(v.shape) if isinstance(v, torch.Tensor) else repr(v) for v in leaves))
+        key = signature(func, (args, kwargs))
         if key not in self._known:
             counts, _ = evaluations(func, args, kwargs)
             self._known[key] = {n: int(c) for n, c in counts.items() if n in self._names and c}

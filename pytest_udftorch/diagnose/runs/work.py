@@ -18,6 +18,7 @@ from pytest_udftorch.errors import DiagnosisError, RunError, UdfError
 from pytest_udftorch.swap.observe.digests import fastest, note_of
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped, Wanted, recorder
+from pytest_udftorch.swap.observe.recording import strided_copy
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Work:
         optimizer: makes an optimizer of a list of parameters; by default AdamW.
         batch: how many rows the inputs have, and the one that a side runs alone; or None.
         hashed: the kind of the digests.
+        by_value: whether equal numbers of two types have one digest: the sides compute in two.
     """
 
     make: Callable[[], Any]
@@ -45,6 +47,7 @@ class Work:
     optimizer: Callable[[list[Any]], Any] | None = None
     batch: tuple[int, int] | None = None
     hashed: str = field(default_factory=fastest)
+    by_value: bool = False
 
 
 def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
@@ -123,7 +126,7 @@ def run(
     if mode_of is not None:
         mode = mode_of(where)
     elif not one.compiled:
-        mode = recorder(where, wanted or Wanted(), work.batch, work.hashed)
+        mode = recorder(where, wanted or Wanted(), work.batch, work.hashed, by_value=work.by_value)
     recording = Recording(hashed=work.hashed) if mode is None else mode.recording
     recorded = contextlib.nullcontext() if mode is None else _recording(mode)
     with seeded(work.seed):
@@ -144,11 +147,11 @@ def run(
             failure.recording = recording
             raise failure from error
         recording.result = {
-            name: known.get(name) or note_of(t, work.batch, work.hashed)
+            name: known.get(name) or note_of(t, work.batch, work.hashed, work.by_value)
             for name, t in found.items()
         }
         if values:
-            recording.values = {name: t.detach().clone() for name, t in found.items()}
+            recording.values = {name: strided_copy(t) for name, t in found.items()}
         return recording
 
 
@@ -319,7 +322,8 @@ def _of_model(work: Work, one: Side, model: Any, inputs: Any) -> Callable[[], di
 
     def whole() -> dict[str, Any]:
         found: dict[str, Any] = {}
-        with contextlib.nullcontext() if train else torch.no_grad():
+        # A function may differentiate, as plain torch lets it.
+        with torch.no_grad() if is_module and not train else contextlib.nullcontext():
             for number in range(work.steps):
                 prefix = f"step {number}: " if work.steps > 1 else ""
                 result, loss = step()

@@ -104,7 +104,9 @@ def significant_bits(  # noqa: PLR0913
         if perturb != "functions":
             perturbation = Perturbation(number, names)
         _sample(work, own, book, perturbation)
-        changed += 0 if perturbation is None else perturbation.changed
+        if perturbation is not None:
+            changed += perturbation.changed
+            book.unseen |= perturbation.unseen
     if names is not None and perturb == "operators" and not changed:
         raise DiagnosisError(
             f"The run calls none of {', '.join(sorted(names))}, or none whose results can change, "
@@ -180,7 +182,7 @@ def _words(perturb: str, functions: Sequence[str] | None, operators: frozenset[s
         parts.append(f"each inexact result of {which} up or down")
     if perturb != "functions":
         which = "every operator" if operators is None else ", ".join(sorted(operators))
-        parts.append(f"each inexact result of {which} changed by 1 ULP")
+        parts.append(f"each inexact result of {which}, and inside it, changed by 1 ULP")
     return " and ".join(parts)
 
 
@@ -194,6 +196,7 @@ def _report(book: Book, still: Book, words: str, probability: float) -> Sensitiv
         tuple(_rows(book.operators, probability)),
         _unsteady(still),
         _parted(book),
+        tuple(sorted(book.unseen)),
     )
 
 

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import hides, real_parts
 from pytest_udftorch.diagnose.sensitivity.digits import Samples
 from pytest_udftorch.diagnose.sensitivity.perturbation import Perturbation
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording
-from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.observe.recording import effects, given, results
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 
@@ -57,6 +60,7 @@ class Book:
         parted: the first call that was another one than in the first run: its position, the
             operator there and here, and its place; or None.
         changed: results that the last run changed.
+        unseen: operators and kinds of tensors that could not be looked into.
     """
 
     operators: list[Watched] = field(default_factory=list)
@@ -65,20 +69,22 @@ class Book:
     runs: int = 0
     parted: tuple[int, str, str, Place] | None = None
     changed: int = 0
+    unseen: set[str] = field(default_factory=set)
 
     def end_run(self, values: dict[str, Any]) -> None:
         """Take in what a run gave."""
         for name, tensor in values.items():
-            if _is_real(tensor):
-                known = self.results.setdefault(name, Samples(tensor))
-                if known.fits(tensor):
-                    known.add(tensor)
+            parts = _reals(tensor)
+            for number, part in enumerate(parts):
+                own = name if len(parts) == 1 else f"{name}, part {number}"
+                known = self.results.setdefault(own, Samples(part))
+                if known.fits(part):
+                    known.add(part)
         self.runs += 1
 
 
 def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) -> Any:
     """Return a mode that takes a run in, and changes results if it is told to."""
-    import torch
 
     class Watching(OperatorWatch):
         def __init__(self) -> None:
@@ -103,15 +109,18 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
                 handle.remove()
             super().__exit__(*exception)
 
+        def passed(self, operator: Any) -> None:
+            book.unseen.add(f"what {operator.name()} computes itself")
+
         def before_layer(self, _: Any, args: Any) -> None:
-            with compat.no_modes(), torch.no_grad():
+            with _apart():
                 # A layer may write into its arguments.
                 kept = [t.detach().clone() for t in _reals(args)]
             self.entered.append((where.now(), kept))
 
         def after_layer(self, _: Any, args: Any, output: Any) -> None:
             place, inputs = self.entered.pop()
-            with compat.no_modes(), torch.no_grad():
+            with _apart():
                 self.take(book.layers, self.ended, "", place, inputs, _reals(output))
             self.ended += 1
 
@@ -131,22 +140,21 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
             if is_view(func) or not says_numbers(func):
                 return func(*args, **kwargs)
             place = where.now()
-            over = [p.of(args, kwargs) for p in effects(func).overwritten]
-            hidden = {id(t) for t in compat.pytree().tree_leaves(over)}
-            written = {id(p.of(args, kwargs)) for p in effects(func).written}
+            leaves = compat.pytree().tree_leaves
+            written = {id(t) for p in effects(func).written for t in leaves(p.of(args, kwargs))}
             # What is written in place is read before.
             inputs = [
-                t.detach().clone() if id(t) in written else t
-                for t in _reals((args, kwargs))
-                if id(t) not in hidden
+                part.detach().clone() if id(t) in written else part
+                for t in given(func, args, kwargs)
+                for part in _reals(t)
             ]
-            changes = perturbation is not None and perturbation.applies(func, args, kwargs)
-            truth = perturbation.truth(func, args, kwargs) if changes and perturbation else None
-            returned = func(*args, **kwargs)
-            outputs = [t for t in results(func, args, kwargs, returned) if _is_real(t)]
-            if changes and perturbation is not None:
-                for tensor in outputs:
-                    perturbation.change(tensor, None if truth is None else truth())
+            returned = (
+                func(*args, **kwargs) if perturbation is None
+                else perturbation.call(func, args, kwargs)
+            )  # fmt: skip
+            made = results(func, args, kwargs, returned)
+            book.unseen |= {f"tensors of the kind {what}" for what in map(hides, made) if what}
+            outputs = [part for t in made for part in _reals(t)]
             self.take(book.operators, self.position, str(func.name()), place, inputs, outputs)
             self.position += 1
             return returned
@@ -154,20 +162,22 @@ def watching(where: Whereabouts, book: Book, perturbation: Perturbation | None) 
     return Watching()
 
 
-def _reals(values: Any) -> list[Any]:
-    """Return the tensors of real floating-point numbers that can be read."""
-    if hasattr(values, "items"):  # Hugging Face's results are not known to torch's trees
-        values = dict(values)
-    return [t for t in compat.pytree().tree_leaves(values) if _is_real(t)]
-
-
-def _is_real(value: Any) -> bool:
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Look at tensors outside of an operator, so that nobody follows what is computed of them."""
     import torch
 
-    return (
-        isinstance(value, torch.Tensor)
-        and value.is_floating_point()
-        and value.layout is torch.strided
-        and value.device.type != "meta"
-        and value.numel() > 0
-    )
+    with (
+        compat.no_torch_function(), compat.no_modes(), compat.no_transforms(), torch.no_grad(),
+    ):  # fmt: skip
+        yield
+
+
+def _reals(values: Any) -> list[Any]:
+    """Return the plain tensors of real numbers that the tensors in something consist of."""
+    import torch
+
+    if hasattr(values, "items"):  # Hugging Face's results are not known to torch's trees
+        values = dict(values)
+    leaves = compat.pytree().tree_leaves(values)
+    return [p for t in leaves if isinstance(t, torch.Tensor) for p in real_parts(t)]

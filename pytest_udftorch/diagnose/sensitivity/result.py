@@ -70,6 +70,8 @@ class Sensitivity(Result):
         operators: each call of an operator.
         unsteady: the first operator whose output changes without any perturbation; or None.
         parted: where the operators of a run were other ones than before, in words; or empty.
+        unseen: operators inside of which nothing could be perturbed, and kinds of tensors that
+            could not be looked at.
     """
 
     perturbed: str
@@ -80,6 +82,7 @@ class Sensitivity(Result):
     operators: tuple[Digits, ...]
     unsteady: Digits | None = None
     parted: str = ""
+    unseen: tuple[str, ...] = ()
 
     @property
     def losses(self) -> tuple[Digits, ...]:
@@ -119,6 +122,8 @@ class Sensitivity(Result):
         lines += [f"  {name}: {_described(bits)}" for name, bits in _worst(self.outputs)]
         if self.parted:
             lines.append(self.parted)
+        if self.unseen:
+            lines.append(f"Not looked into: {', '.join(self.unseen)}.")
         losses = self.losses
         if losses:
             lines.append("Where bits are lost:")
@@ -145,6 +150,7 @@ class Sensitivity(Result):
             "losses": [one.document() for one in self.losses],
             "unsteady": None if self.unsteady is None else self.unsteady.document(),
             "parted": self.parted,
+            "unseen": list(self.unseen),
         }
 
 

@@ -27,6 +27,7 @@ from torch.utils.flop_counter import flop_registry
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.tensor_contents import contents
 from pytest_udftorch.measure.timing.timers import SyncTimer, require_device
 
 pytree: Any = compat.pytree()
@@ -103,12 +104,18 @@ class _Counter(OperatorWatch):
         given = args[1:] if packet is torch.ops.aten.embedding else args
         for value in pytree.tree_leaves((given, kwargs)):
             if isinstance(value, torch.Tensor):
-                self.read.add(value.untyped_storage().data_ptr())
+                self.read |= _memory(value)
         return result
 
 
+def _memory(tensor: Any) -> set[int]:
+    """Return where the numbers of a tensor lie."""
+    return {part.untyped_storage().data_ptr() for part in contents(tensor) or ()}
+
+
 def _bytes(tensors: Sequence[Any]) -> int:
-    once = {t.untyped_storage().data_ptr(): t for t in tensors if isinstance(t, torch.Tensor)}
+    parts = [p for t in tensors if isinstance(t, torch.Tensor) for p in contents(t) or ()]
+    once = {p.untyped_storage().data_ptr(): p for p in parts}
     return sum(t.numel() * t.element_size() for t in once.values())
 
 
@@ -120,7 +127,7 @@ def work(model: nn.Module, inputs: Sequence[Any]) -> Work:
     weights = [
         t
         for t in (*model.parameters(), *model.buffers())
-        if t.dim() > 1 and t.untyped_storage().data_ptr() in counter.read
+        if t.dim() > 1 and _memory(t) <= counter.read
     ]
     ends = pytree.tree_leaves((list(inputs), output))
     return Work(counter.convolutions, counter.products, _bytes([*weights, *ends]))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.tensor_contents import contents, kind
 from pytest_udftorch.base.trees import pytree
 from pytest_udftorch.prove.exact.rounding import ulp_distance
 
@@ -77,8 +78,11 @@ def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
         return torch.tensor(leaf, dtype=dtype)
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub":
         return torch.from_numpy(leaf)
-    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
-        return leaf.to_dense()
+    if isinstance(leaf, torch.Tensor) and kind(leaf):
+        if leaf.layout not in (torch.strided, torch.jagged):
+            return leaf.to_dense()
+        parts = contents(leaf)
+        return leaf if parts is None else torch.cat([p.reshape(-1) for p in parts])
     return leaf
 
 
@@ -119,7 +123,7 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
                 math.inf, 0, f"output {number}: {list(mine.shape)}, wanted {list(theirs.shape)}"
             )
         if mine.is_complex() and theirs.is_complex():
-            mine, theirs = torch.view_as_real(mine), torch.view_as_real(theirs)
+            mine, theirs = (torch.view_as_real(t.resolve_conj()) for t in (mine, theirs))
         if not mine.is_floating_point():
             if not torch.equal(mine, theirs):
                 return Accuracy(math.inf, 0, f"output {number}: other values of {mine.dtype}")

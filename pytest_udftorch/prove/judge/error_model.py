@@ -34,7 +34,8 @@ import torch
 from torch import nn
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.dispatch_mode import watching
+from pytest_udftorch.base.dispatch_mode import watching_eagerly
+from pytest_udftorch.base.tensor_contents import contents, is_plain, is_real, kind
 from pytest_udftorch.base.trees import convert, tensors_in
 from pytest_udftorch.swap.operators.overload import is_exact
 from pytest_udftorch.swap.operators.rows import find
@@ -128,10 +129,18 @@ def perturbing(
             return result
 
         def disturbed(value: Any, made: bool, at: int = 0) -> Any:
-            wide = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if not wide or not value.numel() or value.device not in generators:
+            if isinstance(value, torch.Tensor) and kind(value):
+                for part in contents(value) or ():  # each element of the result rounded once
+                    if part.is_floating_point() and part.device in generators:
+                        error = 2 * unit * part.abs() * noise(part)
+                        part.add_(error.where(error.isfinite(), 0))
                 return value
-            error = spread(name, func, args, kwargs, value, at) * noise(value)
+            if not is_real(value) or value.device not in generators:
+                return value
+            tensors = [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+            known = all(map(is_plain, tensors))
+            far = spread(name, func, args, kwargs, value, at) if known else 2 * unit * value.abs()
+            error = far * noise(value)
             error = error.where(error.isfinite(), 0)
             return value + error if made else value.add_(error)
 
@@ -144,7 +153,7 @@ def perturbing(
             return [disturbed(value, returned[0].alias_info is None) for value in result]
         return disturbed(result, not returned or returned[0].alias_info is None)
 
-    return watching(perturbed)
+    return watching_eagerly(perturbed)
 
 
 def factor_unit(name: str, device: torch.device) -> float:

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain, is_real
 from pytest_udftorch.prove.judge.batch_norm import BATCH_NORMS, batch_norm_bound
 from pytest_udftorch.swap.observe.recorder import Kept
 from pytest_udftorch.swap.observe.recording import draws, effects, results, strided_copy
@@ -49,6 +50,9 @@ _PART: Final = 1 << 17
 
 #: The ratio of two errors from which one counts as larger.
 _CLEARLY: Final = 1.05
+
+#: Units of the norm from which on an error is more than what an operator rounds off otherwise.
+_CANCELS: Final = 64
 
 Nearer = Literal["a", "b", "both alike"]
 
@@ -79,12 +83,14 @@ class Truth:
         bound: what the bound rests on, in words.
         a: the error of a's output.
         b: the error of b's.
+        eps: of the output's type.
     """
 
     method: str
     bound: str
     a: Error
     b: Error
+    eps: float = 0.0
 
     @property
     def nearer(self) -> Nearer:
@@ -98,6 +104,11 @@ class Truth:
     def by_norm(self) -> bool:
         """Whether the norm of the errors decides which side is nearer."""
         return _clearly(self.a.relative, self.b.relative)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether so much of the norm is lost that numbers have cancelled inside the operator."""
+        return bool(self.eps) and max(self.a.relative, self.b.relative) > _CANCELS * self.eps
 
     @property
     def explained(self) -> bool | None:
@@ -123,16 +134,22 @@ def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth 
         places: positions of the elements that a and b hold; by default they hold all.
 
     Returns:
-        None if the operator draws random numbers or does not run in float64, or if it is a kernel
-        that a compiler generated.
+        None if the operator draws random numbers or does not run in float64, if it is a kernel
+        that a compiler generated, or if a tensor is not of real numbers or not plain.
     """
+    import torch
+
     if isinstance(kept.operator, str):
         return None
-    if draws(kept.operator, kept.args, kept.kwargs) or not a.is_floating_point():
+    tensors = compat.pytree().tree_leaves((kept.args, kept.kwargs))
+    odd = any(isinstance(t, torch.Tensor) and not is_plain(t) for t in tensors)
+    if odd or draws(kept.operator, kept.args, kept.kwargs) or not is_real(a):
         return None
     wide = _wide_call(kept)
     exact = _repeated(kept.operator, *wide)
-    if exact is None or index >= len(exact):
+    if exact is None or index >= len(exact) or not is_plain(exact[index]):
+        return None
+    if exact[index].dtype is not torch.float64:
         return None
     if places is None and exact[index].shape != a.shape:
         return None
@@ -147,7 +164,7 @@ def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth 
         by_mpfr = _mpfr_ulp(kept, value, truth, a, b) if places is None else None
         method = "float64" if by_mpfr is None else "MPFR"
         errors.append(_error(value, truth, bound, by_mpfr))
-    return Truth(method, words, errors[0], errors[1])
+    return Truth(method, words, errors[0], errors[1], torch.finfo(a.dtype).eps)
 
 
 # The truth ---------------------------------------------------------------------------
@@ -177,8 +194,8 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
     """
     import torch
 
-    args, kwargs = _unwritten(operator, args, kwargs)
-    with compat.no_modes(), torch.no_grad():
+    args, kwargs = unwritten(operator, args, kwargs)
+    with compat.no_modes(), torch.no_grad(), _double_by_default():
         try:
             returned = operator(*args, **kwargs)
         except Exception:
@@ -187,7 +204,20 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
     return results(operator, args, kwargs, returned)
 
 
-def _unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _double_by_default() -> Iterator[None]:
+    """Let functions of integers give float64, which would give float32."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Return arguments of which an operator may write into each that it writes into."""
     written = {p.name for p in effects(operator).written}
     if not written:
@@ -513,7 +543,8 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
     """
     from pytest_udftorch.swap.observe.digests import sample_places
 
-    first, second = a.detach().cpu().reshape(-1), b.detach().cpu().reshape(-1)
+    a, b = _numbers(a.detach()), _numbers(b.detach())
+    first, second = a.cpu().reshape(-1), b.cpu().reshape(-1)
     total = _Distances()
     for begin in range(0, first.numel(), _PART):
         total.add(begin, first[begin : begin + _PART], second[begin : begin + _PART])
@@ -526,6 +557,19 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
     return Apart(
         output, first.numel(), total.differ, total.steps, total.relative(), worst, of is not None
     )
+
+
+def _numbers(tensor: Any) -> Any:
+    """Return a tensor's numbers as real ones: complex ones as pairs, those of parts in a row."""
+    import torch
+
+    if is_plain(tensor) and not tensor.is_complex():
+        return tensor
+    parts = [p.detach().resolve_conj() for p in contents(tensor) or ()]
+    real = [torch.view_as_real(p) if p.is_complex() else p for p in parts]
+    if is_plain(tensor):
+        return real[0]
+    return torch.cat([p.reshape(-1).double() for p in real]) if real else torch.empty(0)
 
 
 @dataclass

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import is_plain, is_real
 from pytest_udftorch.diagnose.diff.alignment import Gap, aligned
 from pytest_udftorch.swap.observe.digests import note_of
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Call
-from pytest_udftorch.swap.observe.recording import effects, results
+from pytest_udftorch.swap.observe.recording import given, results
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.row import Kind
 from pytest_udftorch.swap.operators.rows import find
@@ -147,9 +147,7 @@ class Watch(OperatorWatch):
             return func(*args, **kwargs)
         now = self._where.now()
         place = Place(now.layer, now.phase, 0)
-        over = {id(p.of(args, kwargs)) for p in effects(func).overwritten}
-        given = compat.pytree().tree_leaves((args, kwargs))
-        tensors = _tensors(v for v in given if id(v) not in over)
+        tensors = _tensors(given(func, args, kwargs))
         inputs = [self._parts(t) for t in tensors]
         sources = [self._writers.get(_address(t)) for t in tensors]
         returned = func(*args, **kwargs)
@@ -164,15 +162,13 @@ class Watch(OperatorWatch):
     def _parts(self, tensor: Any) -> Parts:
         import torch
 
-        if isinstance(tensor, torch.nn.Parameter) or not tensor.is_floating_point():
+        if isinstance(tensor, torch.nn.Parameter) or not is_real(tensor):
             return {}
         return self._cut.parts(tensor.detach())
 
 
 def _tensors(values: Iterable[Any]) -> list[Any]:
-    import torch
-
-    return [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+    return [v for v in values if is_plain(v)]
 
 
 def _address(tensor: Any) -> int:

@@ -37,7 +37,7 @@ from pytest_udftorch.swap.operators.table import COMPILED
 from pytest_udftorch.swap.overrides.active import STOCK, Active, Change
 from pytest_udftorch.swap.overrides.schemas import has_overload, overload
 from pytest_udftorch.swap.overrides.undo import Undo
-from pytest_udftorch.swap.toolchain.bitcode import compiler_for
+from pytest_udftorch.swap.toolchain.bitcode import compiler_for, leave
 
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
@@ -86,7 +86,9 @@ def _set_config(config: Any, active: Active, undo: Undo) -> None:
     if active.functions:
         undo.set(config.eager_numerics, "division_rounding", True)
     if active.parts:
-        undo.set(config.cpp, "cxx", (None, str(compiler_for(active.parts))))
+        script = compiler_for(active.parts)
+        undo.later(lambda: leave(script))
+        undo.set(config.cpp, "cxx", (None, str(script)))
     changes = _CHANGES_METADATA if active.functions else {}
     names = {METADATA: active.id, _LIBRARIES: _libraries(active)}
     undo.set(config.aot_inductor, "metadata", {**config.aot_inductor.metadata, **changes, **names})

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.base.dispatch_mode import Call, watching
+from pytest_udftorch.base.dispatch_mode import Call, watching_eagerly
 from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.tensor_contents import kind
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
@@ -174,7 +175,7 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     before, _watching.now = _watching.now, found
     try:
         calls = _calls_mode()(found) if _has_gpus() else nullcontext()
-        with in_python(), watching(_judging(found)), calls:
+        with in_python(), watching_eagerly(_judging(found)), calls:
             yield found
     finally:
         _watching.now = before
@@ -311,6 +312,12 @@ def _away_why(func: Any, devices: Any, row: Row, narrow: bool) -> str | None:
     return None
 
 
+#: Kinds of tensors whose kernels are others than those of strided ones.
+_LAYOUTS: Final = frozenset(
+    {"sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "mkldnn", "nested"}
+)
+
+
 def _inexact(values: Any) -> list[Any]:
     """Return the tensors in what an operator takes or gives whose numbers are rounded."""
     import torch
@@ -377,6 +384,8 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
         return why
     if is_view(func) or (row is not None and row.contract.cpu is Held.MOVES):
         return None
+    if odd := {k for k in map(kind, floats) if k in _LAYOUTS}:
+        return f"it computes with {min(odd)} tensors, for which the contract has no kernels"
     if row is None:
         return "the contract has no such operator, and no test holds torch's kernel to its bits"
     if devices and (why := _away_why(func, devices, row, narrow)):

@@ -455,9 +455,10 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     if isinstance(which, os.PathLike) or "/" in text or text.startswith("."):
         folder = user_path(text)
         if not os.path.isdir(folder):
+            beside = "" if os.path.isabs(text) else f" (relative to {os.path.abspath('.')})"
             raise errors.UnknownLibraryError(
-                f"No folder {shown} (relative to {os.path.abspath('.')}). A UDF library given by "
-                f"path is a folder that holds {DESCRIPTION_FILE}."
+                f"No folder {shown}{beside}. A UDF library given by path is a folder that holds "
+                f"{DESCRIPTION_FILE}."
             )
         return load_library(folder)
     shipped = shipped_folder() / text

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import math
@@ -15,11 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pytest_udftorch.base.optional import package
+from pytest_udftorch.base.tensor_contents import contents, is_plain, sizes
 
 #: How many values of a tensor are kept, evenly spaced.
 SAMPLES: Final = 16
 
-#: The digest of a tensor whose bits cannot be read (sparse, quantised, without data).
+#: The digest of a tensor whose bits cannot be read (without data, of a subclass that hides them).
 UNREADABLE: Final = b""
 
 _BYTES: Final = 16
@@ -28,8 +30,21 @@ _BYTES: Final = 16
 XXH3, SHA1 = "xxh3-128", "sha1"
 KINDS: Final = (XXH3, SHA1)
 
-#: No digests of rows.
-NO_ROWS: Final[Mapping[int, bytes]] = MappingProxyType({})
+
+class RowNote(NamedTuple):
+    """What is kept of the part of a tensor that belongs to one row of the batch.
+
+    Attributes:
+        digest: of it.
+        taken: its values at evenly spaced places, as encodings.
+    """
+
+    digest: bytes
+    taken: bytes = b""
+
+
+#: No notes of rows.
+NO_ROWS: Final[Mapping[int, RowNote]] = MappingProxyType({})
 
 #: The longest array whose NaNs are looked for by its product with itself, which is quick to call.
 #: BLAS would share longer ones out to threads.
@@ -52,7 +67,7 @@ class TensorNote(NamedTuple):
         device: ``cpu`` or ``cuda``.
         digest: of dtype and encodings in the order of the indices. All NaNs count as one; +0 and -0
             differ. ``UNREADABLE`` if they cannot be read.
-        rows: dimension -> the digest of the part that belongs to one row of the batch, for the
+        rows: dimension -> what is kept of the part that belongs to one row of the batch, for the
             first two dimensions, if their size is a multiple of the batch's.
         taken: values at evenly spaced places, as encodings, or as numbers of an earlier record.
     """
@@ -62,7 +77,7 @@ class TensorNote(NamedTuple):
     stride: tuple[int, ...]
     device: str
     digest: bytes
-    rows: Mapping[int, bytes] = NO_ROWS
+    rows: Mapping[int, RowNote] = NO_ROWS
     taken: bytes | tuple[float, ...] = ()
 
     @property
@@ -102,11 +117,34 @@ def array_of(tensor: Any) -> Any:
     """Return the encodings of a strided tensor as a NumPy array of its shape; may share memory.
 
     Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width.
+
+    Raises:
+        TypeError: NumPy and this module know no such type.
     """
+    import torch
+
     seen = _type_of(tensor.dtype).seen
+    own = tensor.detach()
     if seen is not None:
-        tensor = tensor.detach().view(seen)
-    return tensor.numpy(force=True)
+        own = own.view(seen)
+    if own.is_conj() or own.is_neg():
+        own = own.resolve_conj().resolve_neg()
+    own = own.cpu().contiguous()
+    if own.dtype is torch.complex32:
+        own = own.to(torch.complex64)
+    if not own.numel():
+        return own.numpy()
+    # Tensor.numpy() would forbid that the memory is resized ever after, as sharded training does.
+    memory = (ctypes.c_char * (own.numel() * own.element_size())).from_address(own.data_ptr())
+    memory.owner = own
+    return np.frombuffer(memory, _numpy_type(own.dtype)).reshape(own.shape)
+
+
+@cache
+def _numpy_type(dtype: Any) -> Any:
+    import torch
+
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _without_payloads(values: Any, kind: str) -> Any:
@@ -195,7 +233,10 @@ def numbers_of(taken: bytes, kind: str) -> tuple[float, ...]:
 
 
 def note_of(
-    tensor: Any, batch: tuple[int, int] | None = None, hashed: str | None = None
+    tensor: Any,
+    batch: tuple[int, int] | None = None,
+    hashed: str | None = None,
+    by_value: bool = False,
 ) -> TensorNote:
     """Describe a tensor.
 
@@ -203,35 +244,62 @@ def note_of(
         tensor: of any device and layout.
         batch: the size of the batch, and the row whose digests are also wanted.
         hashed: one of ``KINDS``; by default the fastest of this process.
+        by_value: whether the digest is that of the real numbers in float64, so that equal numbers
+            of two types have one.
     """
-    import torch
-
+    if by_value and is_plain(tensor) and tensor.is_floating_point():
+        wide = note_of(tensor.detach().double(), batch, hashed)
+        name = _type_of(tensor.dtype).name
+        return TensorNote(
+            wide.shape, name, wide.stride, wide.device, wide.digest, wide.rows, wide.samples
+        )
+    parts = contents(tensor)
+    hashed = hashed or fastest()
+    if parts is None or parts[0] is not tensor:
+        return _note_of_parts(tensor, parts, hashed)
     kind, _, numbers = _type_of(tensor.dtype)
     shape = tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else tensor.device.type
-    readable = tensor.layout is torch.strided and device != "meta" and not tensor.is_quantized
-    if not readable:
-        return TensorNote(shape, kind, (), device, UNREADABLE)
     stride = tensor.stride()
-    hashed = hashed or fastest()
+    if kind == "complex32":  # nor does the recorder in C++ read it
+        return TensorNote(shape, kind, stride, device, UNREADABLE)
     try:
         # torch puts elements in order faster than NumPy.
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
     except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
         return TensorNote(shape, kind, stride, device, UNREADABLE)
-    rows: Mapping[int, bytes] = NO_ROWS
+    rows: Mapping[int, RowNote] = NO_ROWS
     if batch is not None:
-        rows = {
-            axis: digest_of(values[row_slice(axis, length, batch)], kind, hashed)
+        parts_of_row = {
+            axis: np.ascontiguousarray(values[row_slice(axis, length, batch)])
             for axis, length in enumerate(shape[:2])
             if length and length % batch[0] == 0
         }
+        rows = {
+            axis: RowNote(digest_of(part, kind, hashed), _taken(part.reshape(-1), numbers))
+            for axis, part in parts_of_row.items()
+        }
     flat = values.reshape(-1)
-    taken = b""
-    if numbers and flat.size:
-        taken = (flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes()
+    taken = _taken(flat, numbers)
     digest = _digest(_without_payloads(flat, kind), kind, hashed)
     return TensorNote(shape, kind, stride, device, digest, rows, taken)
+
+
+def _taken(flat: Any, numbers: bool) -> bytes:
+    """Return the values of an array at evenly spaced places, if they are real numbers."""
+    if not numbers or not flat.size:
+        return b""
+    return bytes((flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes())
+
+
+def _note_of_parts(tensor: Any, parts: Sequence[Any] | None, hashed: str) -> TensorNote:
+    """Describe a tensor by the digests of the plain tensors that it consists of."""
+    kind, shape, device = _type_of(tensor.dtype).name, sizes(tensor), tensor.device.type
+    digests = [note_of(part, None, hashed).digest for part in parts or ()]
+    if parts is None or UNREADABLE in digests:
+        return TensorNote(shape, kind, (), device, UNREADABLE)
+    bits = np.frombuffer(b"".join(digests), np.uint8)
+    return TensorNote(shape, kind, (), device, _digest(bits, kind, hashed))
 
 
 def row_slice(axis: int, length: int, batch: tuple[int, int]) -> tuple[slice, ...]:
@@ -256,7 +324,12 @@ def same_bits(a: TensorNote, b: TensorNote) -> bool:
     if a.shape == b.shape:
         return a.digest == b.digest
     axis = row_axis(a.shape, b.shape)
-    return axis is not None and (a.rows.get(axis) == b.digest or b.rows.get(axis) == a.digest)
+    if axis is None:
+        return False
+    return any(
+        axis in whole.rows and whole.rows[axis].digest == row.digest
+        for whole, row in ((a, b), (b, a))
+    )
 
 
 def comparable(a: TensorNote, b: TensorNote) -> bool:
@@ -268,8 +341,16 @@ def comparable(a: TensorNote, b: TensorNote) -> bool:
 def distance(a: TensorNote, b: TensorNote) -> float | None:
     """Estimate from samples how far two tensors lie apart, relative to the larger one's norm.
 
-    None if the samples do not belong to the same places.
+    Of a batch and a row of it, those of the row are compared. None if the samples do not belong to
+    the same places.
     """
+    if a.shape != b.shape and a.dtype == b.dtype:
+        axis = row_axis(a.shape, b.shape)
+        for whole, row in ((a, b), (b, a)):
+            part = whole.rows.get(axis) if axis is not None else None
+            if part is not None and part.taken and isinstance(row.taken, bytes):
+                first, second = numbers_of(part.taken, a.dtype), row.samples
+                return relative(first, second) if len(first) == len(second) else None
     if a.shape != b.shape or len(a.samples) != len(b.samples) or not a.samples:
         return None
     return relative(a.samples, b.samples)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import is_plain, sizes
 from pytest_udftorch.swap.observe.digests import (
     NO_ROWS,
     XXH3,
@@ -27,8 +28,16 @@ from pytest_udftorch.swap.observe.digests import (
 )
 from pytest_udftorch.swap.observe.layers import Place
 from pytest_udftorch.swap.observe.native_recorder import load_recorder, xxh3_address
-from pytest_udftorch.swap.observe.recording import Effects, draws, effects, results, strided_copy
-from pytest_udftorch.swap.observe.source_line import source_line
+from pytest_udftorch.swap.observe.recording import (
+    Effects,
+    draws,
+    effects,
+    given,
+    leaves_of,
+    results,
+    strided_copy,
+)
+from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.rows import find
 
@@ -70,6 +79,8 @@ class Kept:
         kwargs: likewise.
         outputs: as in :class:`Call`, copied.
         source: the line that calls it; see :func:`.source_line.source_line`. Empty if unknown.
+        forward: in a backward pass, the operator whose gradient it computes, and the line that
+            calls that one; empty if unknown.
     """
 
     operator: Any
@@ -77,6 +88,7 @@ class Kept:
     kwargs: Any
     outputs: list[Any]
     source: str = ""
+    forward: str = ""
 
 
 @dataclass
@@ -110,11 +122,13 @@ class Wanted:
         keep: positions of calls whose values are kept.
         put: position -> tensors that take the place of the call's outputs.
         stop: whether the run may end after the last of ``keep``.
+        traced: whether the forward operators are wanted whose gradients the kept calls compute.
     """
 
     keep: frozenset[int] = frozenset()
     put: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     stop: bool = False
+    traced: bool = False
 
 
 class _State(NamedTuple):
@@ -128,8 +142,8 @@ class _State(NamedTuple):
 class _Digests:
     """Notes of tensors; one that nobody wrote to is read once."""
 
-    def __init__(self, batch: tuple[int, int] | None, hashed: str) -> None:
-        self._batch, self._hashed = batch, hashed
+    def __init__(self, batch: tuple[int, int] | None, hashed: str, by_value: bool) -> None:
+        self._how = batch, hashed, by_value
         self._known: dict[int, tuple[weakref.ref[Any], _State, bool, TensorNote]] = {}
         self._writes: dict[int, int] = {}  # storage -> writes seen
         self._count = compat.write_counter()
@@ -147,10 +161,9 @@ class _Digests:
             written: whether the running operator wrote into it. torch counts that when the operator
                 has returned, so the count may be one more when the tensor is seen next.
         """
-        try:
-            state = self._state(tensor)
-        except (RuntimeError, NotImplementedError):  # sparse tensors have no storage
-            return note_of(tensor, self._batch, self._hashed)
+        if not is_plain(tensor):
+            return note_of(tensor, *self._how)
+        state = self._state(tensor)
         key = id(tensor)
         known = self._known.get(key)
         if known is not None and known[0]() is tensor:
@@ -160,7 +173,7 @@ class _Digests:
             if late and state == (own.storage, own.writes, own.version + 1):
                 self._known[key] = (known[0], state, False, found)
                 return found
-        found = note_of(tensor, self._batch, self._hashed)
+        found = note_of(tensor, *self._how)
         gone = self._known
         reference = weakref.ref(tensor, lambda _: gone.pop(key, None))
         self._known[key] = (reference, state, written, found)
@@ -171,10 +184,9 @@ class _Digests:
         self._known.clear()
 
     def wrote(self, tensor: Any) -> None:
-        try:
-            address = tensor.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):
+        if not is_plain(tensor):
             return
+        address = tensor.untyped_storage().data_ptr()
         self._writes[address] = self._writes.get(address, 0) + 1
 
 
@@ -183,7 +195,7 @@ def put_into(target: Any, value: Any, batch: tuple[int, int] | None) -> None:
 
     Where one side runs a row of the batch, the row is taken from the value or written into it.
     """
-    axis = row_axis(tuple(target.shape), tuple(value.shape))
+    axis = row_axis(sizes(target), sizes(value))
     if axis is not None and batch is not None:
         length = max(target.shape[axis], value.shape[axis])
         part = row_slice(axis, length, batch)
@@ -224,20 +236,6 @@ def _known(func: Any) -> _Operator:
     )
 
 
-def _leaves(values: Iterable[Any]) -> list[Any]:
-    """Return what is in arguments of an operator and in lists of them, in order.
-
-    torch's trees give the same, and take ten times as long.
-    """
-    found: list[Any] = []
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            found += _leaves(value)
-        else:
-            found.append(value)
-    return found
-
-
 class Where(Protocol):
     """Knows which layer runs: :class:`Whereabouts`, or what watches compiled code."""
 
@@ -257,6 +255,7 @@ def recorder(
     batch: tuple[int, int] | None,
     hashed: str | None = None,
     native: bool = True,
+    by_value: bool = False,
 ) -> Any:
     """Return a mode that records the operators called inside it in its ``recording``.
 
@@ -267,6 +266,7 @@ def recorder(
         hashed: the kind of digests; by default the fastest.
         native: whether to let the recorder in C++ see most calls, where there is one. It makes the
             same objects.
+        by_value: whether equal numbers of two types have one digest.
     """
     import torch
 
@@ -275,12 +275,15 @@ def recorder(
     Tensor, Parameter = torch.Tensor, torch.nn.Parameter
     unsaid = (torch.Generator, torch.device)
     # It knows neither rows of a batch nor SHA-1.
-    helper = load_recorder() if native and kind == XXH3 and batch is None else None
+    quick = native and not by_value and kind == XXH3 and batch is None
+    # Nor does it see the lines that make the nodes of a gradient.
+    helper = load_recorder() if quick and not wanted.traced else None
 
     class Recorder(OperatorWatch):
         def __init__(self) -> None:
             self.recording = Recording(hashed=kind)
-            self.digests = _Digests(batch, kind)
+            self.digests = _Digests(batch, kind, by_value)
+            self.forward = ForwardCalls()
             self.helped = False
 
         def __enter__(self) -> Self:
@@ -332,7 +335,9 @@ def recorder(
             self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any
         ) -> Any:
             at = len(self.recording.calls)
-            inputs, text = self._inputs(known, args, kwargs)
+            if wanted.traced and torch.is_grad_enabled():
+                self.forward.note(func)
+            inputs, text = self._inputs(func, args, kwargs)
             random = _generator_state(func, args, kwargs) if known.draws else None
             kept = None
             if at in wanted.keep:
@@ -340,13 +345,15 @@ def recorder(
             returned = self._ran(place, func, known, args, kwargs)
             outputs = results(func, args, kwargs, returned)
             written = set()
-            for tensor in _leaves([p.of(args, kwargs) for p in known.effects.written]):
+            for tensor in leaves_of([p.of(args, kwargs) for p in known.effects.written]):
                 if isinstance(tensor, Tensor):
                     self.digests.wrote(tensor)
                     written.add(id(tensor))
             if kept is not None:
                 copies = [strided_copy(t) for t in outputs]
-                self.recording.kept[at] = Kept(func, kept[0], kept[1], copies, source_line())
+                made = self.forward.running() if place.phase == "backward" else ""
+                own = Kept(func, kept[0], kept[1], copies, source_line(), made)
+                self.recording.kept[at] = own
             if at in wanted.put:
                 for target, value in zip(outputs, wanted.put[at], strict=True):
                     put_into(target, value, batch)
@@ -357,19 +364,14 @@ def recorder(
                 raise Stopped
             return returned
 
-        def _inputs(
-            self, known: _Operator, args: Any, kwargs: Any
-        ) -> tuple[tuple[TensorNote, ...], str]:
-            over = [p.of(args, kwargs) for p in known.effects.overwritten]
-            hidden = {id(t) for t in _leaves(over)} if over else ()
-            found, shown = [], []
-            for value in _leaves((*args, *kwargs.values())):
-                if not isinstance(value, Tensor):
-                    if not isinstance(value, unsaid):
-                        shown.append(repr(value))
-                elif id(value) not in hidden:
-                    found.append(self.digests.note(value))
-            return tuple(found), ", ".join(shown)
+        def _inputs(self, func: Any, args: Any, kwargs: Any) -> tuple[tuple[TensorNote, ...], str]:
+            read = [v for v in given(func, args, kwargs) if isinstance(v, Tensor)]
+            shown = [
+                repr(v)
+                for v in leaves_of((*args, *kwargs.values()))
+                if not isinstance(v, (Tensor, *unsaid))
+            ]
+            return tuple([self.digests.note(t) for t in read]), ", ".join(shown)
 
     return Recorder()
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.base.tensor_contents import contents, is_plain, kind
 from pytest_udftorch.swap.operators.overload import name_of
 from pytest_udftorch.swap.operators.row import Kind, Row
 from pytest_udftorch.swap.operators.rows import find
@@ -25,8 +27,9 @@ def strided_copy(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     source = value.detach()
-    if source.layout is not torch.strided or source.device.type == "meta":
-        return source.clone()
+    if not is_plain(source):
+        # What has no memory cannot be read, and nobody writes into it.
+        return source.clone() if contents(source) and kind(source) != "zeros" else source
     copied = torch.empty_strided(
         source.shape, source.stride(), dtype=source.dtype, device=source.device
     )
@@ -75,6 +78,31 @@ def effects(operator: Any) -> Effects:
             overwritten.append(_Place(index, argument.name))
     fresh = tuple(r.alias_info is None and i != row.workspace for i, r in enumerate(schema.returns))
     return Effects(tuple(written), tuple(overwritten), fresh)
+
+
+def given(operator: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return what a call gets, in order, without arguments that it only overwrites.
+
+    A tensor that it gets twice, to read and to overwrite, is there once.
+    """
+    places = effects(operator).overwritten
+    positions, names = {p.position for p in places}, {p.name for p in places}
+    read = [a for at, a in enumerate(args) if at not in positions]
+    return leaves_of([*read, *(v for name, v in kwargs.items() if name not in names)])
+
+
+def leaves_of(values: Iterable[Any]) -> list[Any]:
+    """Return what is in arguments of an operator and in lists of them, in order.
+
+    torch's trees give the same, and take ten times as long.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found += leaves_of(value)
+        else:
+            found.append(value)
+    return found
 
 
 def results(operator: Any, args: Any, kwargs: Any, returned: Any) -> list[Any]:

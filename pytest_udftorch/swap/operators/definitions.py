@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import watching
+from pytest_udftorch.base.tensor_contents import is_plain, kind, sizes
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
 from pytest_udftorch.swap.operators.decompositions import DEFINITIONS
 from pytest_udftorch.swap.operators.overload import is_view, name_of
@@ -201,11 +202,14 @@ def signature(operator: Any, values: Any) -> tuple[Any, ...]:
     import torch
 
     leaves, structure = compat.pytree().tree_flatten(values)
-    shown = tuple(
-        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
-        for v in leaves
-    )
-    return (str(operator.name()), str(structure), shown)
+
+    def shown(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return repr(value)
+        what = kind(value)
+        return sizes(value), () if what else value.stride(), str(value.dtype), what
+
+    return (str(operator.name()), str(structure), tuple(map(shown, leaves)))
 
 
 def is_algebraic(operator: Any) -> bool:
@@ -302,6 +306,8 @@ def evaluations(operator: Any, args: Any, kwargs: Any) -> tuple[Counts, list[str
     def bare(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
+        if not is_plain(value):  # the operator may do something else there
+            raise TypeError(kind(value))
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     tree = compat.pytree()

@@ -30,6 +30,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.store import store
+from pytest_udftorch.base.tensor_contents import contents, is_real
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.library.symbols import FUNCTIONS
@@ -281,10 +282,8 @@ def _floats(result: Any) -> list[Any]:
     import torch
 
     leaves = compat.pytree().tree_leaves(result)
-    return [
-        t.detach() for t in leaves
-        if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())
-    ]  # fmt: skip
+    parts = [p for t in leaves if isinstance(t, torch.Tensor) for p in contents(t) or ()]
+    return [p.detach() for p in parts if p.is_floating_point() or p.is_complex()]
 
 
 def _changed(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
@@ -336,15 +335,13 @@ _AMPLIFIED: Final = (1.0, 37.0, 1009.0)
 
 def _amplified(call: _Call, factor: float) -> _Call:
     """Return a call whose first tensor of floating-point numbers is multiplied by a factor."""
-    import torch
-
     if factor == 1.0:
         return call
 
     left = [factor]
 
     def scaled(value: Any) -> Any:
-        if left and isinstance(value, torch.Tensor) and value.is_floating_point():
+        if left and is_real(value):
             return value * left.pop()
         return value
 

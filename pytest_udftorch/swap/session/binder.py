@@ -388,6 +388,11 @@ _binder: Binder | None = None
 _binder_lock = threading.Lock()
 
 
+def bound_so_far() -> Binder | None:
+    """Return the process's binder if anybody has asked for it."""
+    return _binder
+
+
 def binder() -> Binder:
     """Return the process's binder; imports torch and reads its relocations once.
 

@@ -49,11 +49,12 @@ from pytest_udftorch.swap.overrides import (
 from pytest_udftorch.swap.overrides.active import Active
 from pytest_udftorch.swap.overrides.stack import Same
 from pytest_udftorch.swap.session import ranks as process_group
-from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, slot_name
+from pytest_udftorch.swap.session.binder import Binder, Symbol, binder, bound_so_far, slot_name
 from pytest_udftorch.swap.session.builds import builds
 from pytest_udftorch.swap.session.exclusive import gate
 from pytest_udftorch.swap.toolchain import wheel_builds
 from pytest_udftorch.swap.toolchain.agenda import Candidate, agenda, obtain_all
+from pytest_udftorch.swap.toolchain.cache import enough_files
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.swap.toolchain.file_states import files_state
@@ -233,7 +234,12 @@ class Session(Result):
             NativeError: what profiled sessions need does not compile.
             OperatorError, SourceError: a UDF at operator level cannot stand in for its operator;
                 see ``operator_udfs``.
+            CacheError: the cache cannot be written, or the process may open no more files.
         """
+        with enough_files():
+            return self._enter()
+
+    def _enter(self) -> Session:
         if self._state != "new":
             raise errors.SessionStateError(
                 f"{self!r} was entered before. A session is used once; call patched() again."
@@ -770,7 +776,8 @@ def patched(
         raise errors.SessionStateError(f"exclusive={exclusive!r} is neither True nor False.")
     if not isinstance(composites, bool):
         raise errors.SessionStateError(f"composites={composites!r} is neither True nor False.")
-    found = find_library(library)
+    with enough_files():
+        found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
         _check_float_float(found, chosen, named=functions is not None)
@@ -784,6 +791,16 @@ def patched(
         exclusive,
         whole_functions(found) if composites else None,
     )
+
+
+def open_sessions() -> list[Session]:
+    """Return the sessions that are open in this process, the one that was opened last at the end.
+
+    Torch is not imported for it.
+    """
+    bound = bound_so_far()
+    owners = [] if bound is None else bound.owners()
+    return [o for o in owners if isinstance(o, Session) and o.is_open]
 
 
 def whole_functions(library: UdfLibrary) -> UdfLibrary | None:

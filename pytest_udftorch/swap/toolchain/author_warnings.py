@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from pytest_udftorch.swap.library.description import shipped_folder
 
 #: What a compiler says of a line: the file, the place in it, and the warning.
 _PLACED: Final = re.compile(r"^(/[^:\n]+:\d+(?::\d+)?: warning: .*)$", re.MULTILINE)
@@ -26,7 +29,7 @@ _said: Final[set[str]] = set()
 
 
 def pass_on(message: str, source: Path, arguments: Sequence[str], texts: Mapping[str, str]) -> None:
-    """Show warnings on standard error.
+    """Show warnings on standard error, but those of sources that come with this package.
 
     Args:
         message: what the compiler wrote.
@@ -37,8 +40,10 @@ def pass_on(message: str, source: Path, arguments: Sequence[str], texts: Mapping
     found = _PLACED.findall(message)
     if _NOT_VECTORISED.search(message):
         found += _slow_paths(source, arguments, texts)
+    # Whoever uses a library of this package is not the author of its sources.
+    ours = f"{shipped_folder()}{os.sep}"
     for line in found:
-        if line not in _said:
+        if line not in _said and not line.startswith(ours):
             _said.add(line)
             with contextlib.suppress(OSError, ValueError):  # nobody reads it
                 print(f"udftorch: {line}", file=sys.stderr, flush=True)

@@ -24,7 +24,7 @@ from pytest_udftorch.errors import CacheError, CompilerNotFoundError, NativeErro
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.swap.native.manifest import link_inputs, observe_source, team_source
 from pytest_udftorch.swap.native.runtime import pass_plugin
-from pytest_udftorch.swap.toolchain.cache import cache_folder, fill, sha256_of
+from pytest_udftorch.swap.toolchain.cache import cache_folder, fill, let_go, sha256_of
 from pytest_udftorch.swap.toolchain.compiler import (
     FLAGS,
     Compiler,
@@ -134,8 +134,29 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         (scratch / _SCRIPT).chmod(0o700)
         return {"script": _SCRIPT}
 
+    _left.pop(folder, None)
     fill(folder, make)
     return folder / _SCRIPT
+
+
+#: Compilers that no session has any more, the one that was left longest ago first.
+_left: Final[dict[Path, None]] = {}
+
+#: So many of them stay as they are, since suites switch between a few selections.
+_MOST_LEFT: Final = 8
+
+
+def leave(script: Path) -> None:
+    """Give up a compiler that :func:`compiler_for` returned; one that compiled nothing is removed.
+
+    Each choice of functions has one, with an open file and a folder.
+    """
+    _left.pop(script.parent, None)
+    _left[script.parent] = None
+    while len(_left) > _MOST_LEFT:
+        folder = next(iter(_left))
+        del _left[folder]
+        let_go(folder, remove=not (folder / _BITCODE).exists())
 
 
 def _compiler_that_is_missing(why: str) -> Path:

@@ -31,6 +31,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -441,6 +442,64 @@ template <typename F> void withEncodings(ScalarType Type, const F &Do) {
   }
 }
 
+/// Whether a tensor is strided and its numbers lie in memory: is_plain() of
+/// tensor_contents.py.
+bool isPlain(const Tensor &T) {
+  static const c10::DispatchKeySet Odd(
+      {DispatchKey::Python, DispatchKey::FuncTorchGradWrapper,
+       DispatchKey::FuncTorchBatched, DispatchKey::NestedTensor,
+       DispatchKey::ZeroTensor, DispatchKey::Functionalize});
+  return T.layout() == at::kStrided && !T.is_meta() && !T.is_quantized() &&
+         !T.key_set().has_any(Odd) && T.has_storage() &&
+         (!T.numel() || T.storage().nbytes());
+}
+
+/// contents() of tensor_contents.py. Empty if nothing can be read.
+std::vector<Tensor> contentsOf(const Tensor &T) {
+  if (isPlain(T))
+    return {T};
+  if (T.is_meta() || T.key_set().has(DispatchKey::Python))
+    return {};
+  if (T._is_zerotensor())
+    return {at::zeros(T.sizes(), T.options())};
+  const Tensor Own = T.detach();
+  if (T.is_nested()) {
+    std::vector<Tensor> All;
+    for (const Tensor &Part : Own.unbind()) {
+      const auto Found = contentsOf(Part);
+      if (Found.empty())
+        return {};
+      All.insert(All.end(), Found.begin(), Found.end());
+    }
+    return All;
+  }
+  if (T.is_quantized())
+    return {Own.dequantize()};
+  switch (T.layout()) {
+  case at::kMkldnn:
+    return {Own.to_dense()};
+  case at::kSparse:
+    return {Own._indices(), Own._values()};
+  case at::kSparseCsr:
+  case at::kSparseBsr:
+    return {Own.crow_indices(), Own.col_indices(), Own.values()};
+  case at::kSparseCsc:
+  case at::kSparseBsc:
+    return {Own.ccol_indices(), Own.row_indices(), Own.values()};
+  default:
+    return {};
+  }
+}
+
+/// sizes() of tensor_contents.py.
+c10::SmallVector<int64_t, 8> sizesOf(const Tensor &T) {
+  if (!T.is_nested())
+    return {T.sizes().begin(), T.sizes().end()};
+  c10::SmallVector<int64_t, 8> Found(static_cast<size_t>(T.dim()), -1);
+  Found[0] = T.size(0);
+  return Found;
+}
+
 /// A tensor whose note is known. It holds for all tensors that lie likewise in
 /// the same memory, until somebody writes there.
 struct Known {
@@ -520,6 +579,8 @@ private:
   Object newNote(const Tensor &T);
   Object take(const uint8_t *Data, Py_ssize_t Count, size_t Bytes);
   Object digest(const Tensor &T, const Dtype &D);
+  Object digestOfParts(const Tensor &T, const Dtype &D);
+  Object hashOf(const void *Data, size_t Bytes, const Dtype &D);
   bool isForPython(const Operator &O, const IValue *Given) const;
   void record(const OperatorHandle &Op, Operator &O, Stack *S, Object Where);
   void run(const OperatorHandle &Op, const Operator &O, Stack *S,
@@ -672,8 +733,8 @@ void Recorder::wrote(const Tensor &T) {
 /// The note of a tensor, which is made if memory or versions say that somebody
 /// wrote into it since.
 Object Recorder::note(const Tensor &T, bool IsWritten) {
-  auto *Notes = notesOf(T);
-  if (!Notes || T.layout() != at::kStrided || T.is_conj() || T.is_neg())
+  auto *Notes = isPlain(T) ? notesOf(T) : nullptr;
+  if (!Notes || T.is_conj() || T.is_neg())
     return newNote(T);
   const void *Data = T.unsafeGetTensorImpl()->data();
   const int64_t Version =
@@ -709,10 +770,9 @@ Object Recorder::note(const Tensor &T, bool IsWritten) {
 /// note_of() of digests.py.
 Object Recorder::newNote(const Tensor &T) {
   const Dtype &D = dtypeOf(T.scalar_type());
-  const bool IsStrided =
-      T.layout() == at::kStrided && !T.is_meta() && !T.is_quantized();
-  Object Hash = Nothing, Taken = NoTuple;
-  if (IsStrided && D.Kind != Numbers::Unreadable && T.has_storage()) {
+  const bool IsStrided = isPlain(T);
+  Object Hash = IsStrided ? Nothing : digestOfParts(T, D), Taken = NoTuple;
+  if (IsStrided && D.Kind != Numbers::Unreadable) {
     // Elements in the order of the indices, in memory that the CPU reads.
     Tensor Other;
     if (!T.is_cpu() || T.is_conj() || T.is_neg() || !T.is_contiguous())
@@ -728,9 +788,25 @@ Object Recorder::newNote(const Tensor &T) {
   Object &Device = Devices[static_cast<size_t>(Type)];
   if (!Device.get())
     Device = textOf(c10::DeviceTypeName(Type, true));
-  return named(NoteType.get(), shapeOf(T.sizes()), D.Name,
+  return named(NoteType.get(), shapeOf(sizesOf(T)), D.Name,
                IsStrided ? shapeOf(T.strides()) : NoTuple, Object(Device),
                std::move(Hash), NoRows, std::move(Taken));
+}
+
+/// _note_of_parts() of digests.py.
+Object Recorder::digestOfParts(const Tensor &T, const Dtype &D) {
+  std::string All;
+  for (const Tensor &Part : contentsOf(T)) {
+    const Object Note = newNote(Part);
+    char *Bytes;
+    Py_ssize_t Size;
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(Note.get(), 4), &Bytes, &Size))
+      throw PythonFailed();
+    if (!Size)
+      return Nothing;
+    All.append(Bytes, static_cast<size_t>(Size));
+  }
+  return All.empty() ? Nothing : hashOf(All.data(), All.size(), D);
 }
 
 /// The values at evenly spaced places.
@@ -768,16 +844,20 @@ Object Recorder::digest(const Tensor &T, const Dtype &D) {
   static char Empty;
   const size_t Bytes = static_cast<size_t>(T.numel()) * D.Bytes;
   Read += Bytes;
+  return hashOf(Bytes ? Data : &Empty, Bytes, D);
+}
+
+Object Recorder::hashOf(const void *Data, size_t Bytes, const Dtype &D) {
   if (Hash) {
-    const Hash128 Found = Hash(Bytes ? Data : &Empty, Bytes, D.SeedNumber);
+    const Hash128 Found = Hash(Data, Bytes, D.SeedNumber);
     const uint64_t Words[] = {__builtin_bswap64(Found.High),
                               __builtin_bswap64(Found.Low)};
     return made(PyBytes_FromStringAndSize(reinterpret_cast<const char *>(Words),
                                           sizeof Words));
   }
-  Object View = made(PyMemoryView_FromMemory(
-      Bytes ? static_cast<char *>(const_cast<void *>(Data)) : &Empty,
-      static_cast<Py_ssize_t>(Bytes), PyBUF_READ));
+  Object View = made(
+      PyMemoryView_FromMemory(static_cast<char *>(const_cast<void *>(Data)),
+                              static_cast<Py_ssize_t>(Bytes), PyBUF_READ));
   return made(PyObject_CallFunctionObjArgs(Digest.get(), View.get(),
                                            D.Seed.get(), nullptr));
 }
@@ -882,22 +962,17 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   while (Positional && isDefault(Positional - 1))
     --Positional;
 
-  c10::SmallVector<c10::TensorImpl *, 4> Hidden;
-  for (size_t At : O.Overwritten)
-    forEachLeaf(Given[At], [&](const IValue &V) {
-      if (isTensor(V))
-        Hidden.push_back(V.toTensor().unsafeGetTensorImpl());
-    });
   c10::SmallVector<Object, 4> Inputs;
   std::string Text;
   for (size_t I = 0; I < Arguments; ++I) {
     if (I < O.Positional ? I >= Positional : isDefault(I))
       continue;
+    const bool IsRead = std::find(O.Overwritten.begin(), O.Overwritten.end(),
+                                  I) == O.Overwritten.end();
     forEachLeaf(Given[I], [&](const IValue &V) {
       if (!isTensor(V))
         addText(Text, V, O.Arguments[I].As);
-      else if (std::find(Hidden.begin(), Hidden.end(),
-                         V.toTensor().unsafeGetTensorImpl()) == Hidden.end())
+      else if (IsRead)
         Inputs.push_back(note(V.toTensor(), false));
     });
   }
