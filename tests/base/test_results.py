@@ -214,8 +214,11 @@ def test_a_pair_before_and_after_its_measurement():
 @pytest.mark.parametrize(
     "report",
     [
-        {"uniform": {"compile": 2e6, "eager": 1e6}, "units": ["conv", "relu", "fc"]},
-        {"uniform": {"eager": "soon"}, "units": 3},
+        {
+            "uniform": {"compile": 2e6, "eager": 1e6},
+            "layers": [["conv", "conv"], ["relu", "relu"], ["fc", "fc"]],
+        },
+        {"uniform": {"eager": "soon"}, "layers": 3},
         {},
     ],
 )
@@ -227,7 +230,7 @@ def test_a_plan(report):
     plan = Plan(stored)
     shows(plan, "2 segments are the fastest that was found. On cpu", "0 to 1", "compile")
     if "conv" in str(report):
-        shows(plan, "conv, relu", "whole model under eager: 1 ms")
+        shows(plan, "conv to relu", "whole model under eager: 1 ms")
 
 
 def test_a_certificate():
