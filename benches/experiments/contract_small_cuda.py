@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ ASKED: Final = {
     "repro": {"training step of a small model": 1.3},
     "corem": {"step": 1.03, "prefill": 1.1, "decode": 1.05},
 }
-TURNS: Final = 5
+TURNS: Final = 4
 WORDS: Final = 32_000
 #: Of the language model: batch, length, and tokens of a turn.
 BATCH, LENGTH, TOKENS = 4, 512, 16
@@ -126,15 +126,15 @@ def small(name: str) -> dict[str, Any]:
     """Return the row of a small model's training step."""
     torch.manual_seed(0)
     step = SMALL[name]()
-    row = {"model": name, "what": "training step", **compared(step, 8)}
+    row = {"model": name, "what": "training step", **compared(step, 5)}
     before = tapes().played()
     with patched("repro"):
         step()
     return {**row, "played": tapes().played() - before}
 
 
-def language() -> list[dict[str, Any]]:
-    """Return the rows of the language model in bfloat16."""
+def language() -> Iterator[dict[str, Any]]:
+    """Yield the rows of the language model in bfloat16."""
     import transformers
 
     torch.manual_seed(0)
@@ -162,22 +162,16 @@ def language() -> list[dict[str, Any]]:
             found = model(input_ids=given, past_key_values=cache, use_cache=True)
             given = found.logits[:, -1:].argmax(-1)
 
-    rows = []
     for what, call, count in (("decode", decode, 1), ("prefill", prefill, 4), ("step", step, 2)):
-        rows.append({"model": LANGUAGE, "what": what, **compared(call, count)})
-    return rows
+        yield {"model": LANGUAGE, "what": what, **compared(call, count)}
 
 
-def measure(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the figures of all models, or of those that are named."""
+def rows(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model, or for those that are named."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    rows = [small(name) for name in SMALL if not names or name in names]
+    yield from (small(name) for name in SMALL if not names or name in names)
     if not names or LANGUAGE in names:
-        rows += language()
-    return {
-        "device": gpu(), "asked": ASKED, "turns": TURNS, "batch": BATCH, "length": LENGTH,
-        "tokens": TOKENS, "rows": rows, "refused": tapes().refusals(),
-    }  # fmt: skip
+        yield from language()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,15 +180,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
     options = parser.parse_args(arguments)
 
-    def show(figures: dict[str, Any]) -> bool:
-        for row in figures["rows"]:
-            ratios = ", ".join(f"{lib} {row[lib]['median']:.2f}" for lib in LIBRARIES[1:])
-            print(
-                f"{row['model']:16} {row['what']:14} {row['stock_ms']['median']:7.1f} ms {ratios}"
-            )
-        return True
-
-    return command.run("contract_small_cuda", options, lambda: measure(options.names), show)
+    made = []
+    for row in rows(options.names):
+        ratios = ", ".join(f"{lib} {row[lib]['median']:.2f}" for lib in LIBRARIES[1:])
+        stock = row["stock_ms"]["median"]
+        print(f"{row['model']:16} {row['what']:14} {stock:7.1f} ms {ratios}", flush=True)
+        made.append(row)
+        figures = {
+            "device": gpu(), "asked": ASKED, "turns": TURNS, "batch": BATCH, "length": LENGTH,
+            "tokens": TOKENS, "rows": made, "refused": tapes().refusals(),
+        }  # fmt: skip
+        # After each model, so that an interrupted run keeps its results.
+        command.store("contract_small_cuda", options, figures)
+    return 0
 
 
 if __name__ == "__main__":
