@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -253,7 +254,8 @@ UNKNOWN = frozenset(
 
 def everything(seen, limit):
     """Hand every call of the database, and of ours, to ``seen``."""
-    with binder().marking():
+    with binder().marking(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some operators are deprecated
         walk(seen, limit=limit)
         for call in (*OURS.values(), *(c for _, c in lists()), *(c for _, c in optimizers())):
             with watching(seen), torch.no_grad():
