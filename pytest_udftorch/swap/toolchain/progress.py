@@ -78,6 +78,7 @@ class Progress:
             self._say(f"done, {spent:.0f} s" if self._done >= self._total else self._far())
         elif Progress._drawn:
             self._write("\n")
+            Progress._drawn = 0
 
     def tell(self, text: str) -> None:
         """Say from now on what is being done: one step of a search, say."""
