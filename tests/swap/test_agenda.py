@@ -311,7 +311,9 @@ def test_a_library_that_a_marker_chooses_is_named_while_it_is_compiled(pytester,
         '[library]\nname = "mine"\nversion = "1"\n'
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
     )
-    (library / "e.c").write_text("float my_expf(float x) { return x; }\n")
+    # No cache holds this one.
+    source = f"/* {time.time_ns()} */ float my_expf(float x) {{ return x; }}\n"
+    (library / "e.c").write_text(source)
     pytester.makepyfile(MARKED.format(library=library))
     pytester.makeconftest(
         "from pytest_udftorch.swap.toolchain import progress\nprogress.PAUSE = 0.001\n"
