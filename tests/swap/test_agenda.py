@@ -195,7 +195,7 @@ class Stream(io.StringIO):
             if enough(self.getvalue()):
                 return
             time.sleep(0.01)
-        raise AssertionError(self.getvalue())
+        raise AssertionError(self.getvalue()[-500:])
 
 
 class Terminal(Stream):
@@ -212,6 +212,7 @@ def shown(monkeypatch):
         return stream
 
     monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "REDRAWN", 0.01)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
     return begin
@@ -265,6 +266,20 @@ def test_a_build_that_takes_longer_than_expected_says_so(shown, monkeypatch):
     with Progress("compiling a", 1, seconds=3.0):
         stream.wait(len)
     assert stream.getvalue().startswith("udftorch: compiling a: 9 s, expected about 3 s\n")
+
+
+def test_what_is_counted_says_how_long_the_rest_takes(shown, monkeypatch):
+    clock = iter([0.0, 0.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock, 9.0)))
+    monkeypatch.setattr(progress, "PAUSE", 0.01)
+    stream = shown(Terminal())
+    with Progress("verifying", 0, unit=" chunks") as running:
+        running.count(10, 40)  # an earlier run has done ten
+        running.count(20, 40)
+        stream.wait(lambda text: "left" in text)
+    line = stream.getvalue().rpartition("about")[0].rpartition("\r")[2]
+    assert line == "udftorch: verifying [##########..........] 20 of 40 chunks, 9 s, "
+    assert "about 18 s left" in stream.getvalue()
 
 
 def test_a_search_says_at_which_step_it_is(monkeypatch):
