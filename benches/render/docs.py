@@ -1656,7 +1656,9 @@ def first_hour(results: Results) -> str:
     demo, tests = document["set_ups"]
     alone = (
         f"From cached downloads, each in a clone of its own, the set-up of the demo takes "
-        f"{demo['seconds']:.0f} s and that of the tests {tests['seconds']:.0f} s. Of their "
+        f"{demo['seconds']:.0f} s ({demo['cpu_seconds']:.0f} s of processor time, the compiling of "
+        f"what a session needs among them) and that of the tests {tests['seconds']:.0f} s "
+        f"({tests['cpu_seconds']:.0f} s; what the tests need is compiled in the tests). Of their "
         f"{demo['bytes'] / 1e9:.1f} and {tests['bytes'] / 1e9:.1f} GB on the disk, "
         f"{demo['torch_bytes'] / 1e9:.1f} GB are torch and what comes with it, which both need."
     )

@@ -26,7 +26,6 @@ _EXTRAS: Final = {
     "torchvision": "torch",
     "transformers": "models",
     "xxhash": "torch",
-    "tqdm": "verify",
     "z3": "rewrite",
     "egglog": "rewrite",
 }

@@ -37,7 +37,7 @@ def add(commands: Subparsers) -> None:
 
 def needs(options: argparse.Namespace) -> list[str]:
     """Return the packages that a bench needs."""
-    return ["torch", "numpy"] if options.quiet else ["torch", "numpy", "tqdm"]
+    return ["torch", "numpy"]
 
 
 def run(options: argparse.Namespace) -> int:

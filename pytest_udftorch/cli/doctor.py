@@ -28,7 +28,6 @@ PACKAGES: Final = {
     "pandas": "tables of profiles as data frames",
     "pyarrow": "profiles as Parquet",
     "gmpy2": "udftorch verify: the reference that decides",
-    "tqdm": "progress bars of udftorch verify",
     "dask": "udftorch verify in several processes",
     "numba": "UDFs written in Python",
     "pytest-xdist": "tests in several processes",

@@ -49,8 +49,7 @@ def add(commands: Subparsers) -> None:
 
 def _needs(options: argparse.Namespace) -> list[str]:
     word = options.subject.partition(":")[0]
-    bar = [] if options.quiet else ["tqdm"]
-    return ["torch", "numpy", *bar, *([_NEEDS[word]] if word in _NEEDS else [])]
+    return ["torch", "numpy", *([_NEEDS[word]] if word in _NEEDS else [])]
 
 
 def run(options: argparse.Namespace) -> int:

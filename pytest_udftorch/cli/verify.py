@@ -109,7 +109,7 @@ def needs(options: argparse.Namespace) -> list[str]:
         return found
     if options.workers != 0:
         found.append("distributed")
-    return found if options.quiet else [*found, "tqdm"]
+    return found
 
 
 def _chunk_range(text: str) -> range:

@@ -78,6 +78,12 @@ INSIDE = {
         "pytest_udftorch.prove.verify.reference.checker",
         "pytest_udftorch.swap.compiled.follower",
     },
+    # The parts that are compiled once.
+    "one_time_builds.py": {
+        "pytest_udftorch.swap.observe.native_recorder",
+        "pytest_udftorch.swap.session.builds",
+        "pytest_udftorch.swap.toolchain.agenda",
+    },
     # The LLVM-libc that functions are timed beside.
     "speed.py": {"pytest_udftorch.prove.verify.reference.checker"},
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -86,6 +87,10 @@ class Names(HTMLParser):
 
 def test_the_page_has_a_box_for_each_operator_and_needs_nothing_else(found, tmp_path):
     text = save_difference_page(found, tmp_path / "page.html").read_text()
+    # The table of layers scrolls on a narrow screen; nothing of the report is left out.
+    said, layers = re.findall(r"<pre[^>]*>(.*?)</pre>", text, re.S)
+    assert html.unescape(f"{said}\n\n{layers}") == found.text()
+    assert layers.startswith("layer  ")
     names = Names()
     names.feed(text)
     assert names.outside == []

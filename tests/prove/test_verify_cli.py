@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 from pytest_udftorch import cli, prove
 from pytest_udftorch.prove.verify.reference import checker as reference
 from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.toolchain import progress
 from pytest_udftorch.swap.toolchain.cache import sha256_of
 from pytest_udftorch.swap.toolchain.shared_library import build_library
 
@@ -68,11 +70,16 @@ def test_a_false_claim_gives_a_status(tmp_path, capsys):
     assert "results are not correctly rounded" in capsys.readouterr().err
 
 
-def test_a_progress_bar_is_shown(tmp_path, capsys):
+def test_chunks_are_counted(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_PROGRESS", "1")
+    monkeypatch.setattr(progress, "PAUSE", 0.001)
     quick = [a for a in QUICK if a != "--quiet"]
     arguments = ("--chunks=16256:16258", f"--out={tmp_path}")
     assert run("verify", "libm", "exp", *quick, *arguments) == 0
-    assert "2/2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "udftorch: libm exp float32" in said
+    assert re.search(r"[01] of 2 chunks, \d+ s", said)
+    assert "done, " in said
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -16,6 +16,7 @@ from pytest_udftorch import cli
 from pytest_udftorch.errors import RunError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.reproduce.agreement.ways import WAYS
+from pytest_udftorch.swap.toolchain import progress
 
 HERE = Path(__file__).parent
 SUBJECT = f"{HERE / 'small_language_model.py'}:make"
@@ -195,7 +196,9 @@ def test_the_verb_prints_stores_and_judges(tmp_path, capsys):
     assert stored["outcomes"]["repro"]["prefix"]["parts"][0]["total"] == 4 * 37 * 70
 
 
-def test_the_verb_fails_where_a_way_differs(tmp_path, capsys):
+def test_the_verb_fails_where_a_way_differs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_PROGRESS", "1")
+    monkeypatch.setattr(progress, "PAUSE", 0.001)
     (tmp_path / "model.py").write_text(
         "from reproduce.small_language_model import made\n"
         "from reproduce.test_same import Twice\n"
@@ -206,7 +209,7 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys):
     assert cli.main(["same", where, *arguments]) == cli.FAILED
     got = capsys.readouterr()
     assert "aten::mul.Tensor in Twice" in got.out
-    assert "ways: 100%" in got.err
+    assert "udftorch: ways: done, " in got.err
 
 
 @pytest.mark.parametrize(

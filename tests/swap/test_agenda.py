@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -187,53 +188,97 @@ def test_the_times_are_those_that_were_stored():
 # On a terminal -----------------------------------------------------------------------
 
 
-class Terminal(io.StringIO):
+class Stream(io.StringIO):
+    def wait(self, enough):
+        """Wait until enough was written, however busy the machine is."""
+        for _ in range(6000):
+            if enough(self.getvalue()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(self.getvalue()[-500:])
+
+
+class Terminal(Stream):
     def isatty(self):
         return True
 
 
-def said(monkeypatch, stream, **options):
+@pytest.fixture
+def shown(monkeypatch):
+    """Lets lines be written, in a process whose clock stands."""
+
+    def begin(stream):
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
     monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "REDRAWN", 0.01)
-    monkeypatch.setattr(sys, "stderr", stream)
-    with Progress("compiling a", 1, **options) as shown:
-        time.sleep(0.2)
-        shown.step()
-    return stream.getvalue()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    return begin
 
 
-def test_a_terminal_gets_one_line_that_is_drawn_again(monkeypatch):
-    text = said(monkeypatch, Terminal(), seconds=100.0, heading="2 parts")
-    assert text.startswith(
-        "udftorch: 2 parts\n\rudftorch: compiling a [....................] about"
-    )
-    assert text.count("\r") > 3
+def test_a_terminal_gets_one_line_that_is_drawn_again(shown):
+    stream = shown(Terminal())
+    with Progress("compiling a", 1, seconds=100.0, heading="2 parts") as running:
+        stream.wait(lambda text: text.count("\r") > 3)
+        running.step()
+    text = stream.getvalue()
+    begin = "udftorch: 2 parts\n\rudftorch: compiling a [....................] about 100 s"
+    assert text.startswith(begin)
     assert text.count("\n") == 2
     assert text.endswith("\n")
     assert text.rpartition("\r")[2].rstrip() == "udftorch: compiling a: done, 0 s"
 
 
-def test_a_file_gets_lines(monkeypatch):
-    text = said(monkeypatch, io.StringIO(), seconds=100.0, heading="2 parts")
-    assert "\r" not in text
-    assert text.splitlines() == [
+def test_a_file_gets_lines(shown):
+    stream = shown(Stream())
+    with Progress("compiling a", 1, seconds=100.0, heading="2 parts") as running:
+        stream.wait(lambda text: text.count("\n") > 1)
+        running.step()
+    assert stream.getvalue().splitlines() == [
         "udftorch: 2 parts", "udftorch: compiling a: about 100 s",
         "udftorch: compiling a: done, 0 s",
     ]  # fmt: skip
 
 
-def test_what_is_short_says_nothing(monkeypatch):
-    assert said(monkeypatch, Terminal()) == ""
+def test_what_is_short_says_nothing(shown, monkeypatch):
+    monkeypatch.setattr(progress, "PAUSE", 600.0)
+    stream = shown(Terminal())
+    with Progress("compiling a", 1, seconds=100.0) as running:
+        running.step()
+    assert stream.getvalue() == ""
 
 
-def test_a_line_that_an_error_ends_is_ended(monkeypatch):
-    stream = Terminal()
-    monkeypatch.setenv(VARIABLE, "1")
-    monkeypatch.setattr(sys, "stderr", stream)
+def test_a_line_that_an_error_ends_is_ended(shown):
+    stream = shown(Terminal())
     with contextlib.suppress(RuntimeError), Progress("compiling a", 1, seconds=100.0):
-        time.sleep(0.2)
+        stream.wait(len)
         raise RuntimeError
     assert stream.getvalue().endswith("\n")
+
+
+def test_a_build_that_takes_longer_than_expected_says_so(shown, monkeypatch):
+    clock = iter([0.0, 0.0])
+    now = SimpleNamespace(monotonic=lambda: next(clock, 9.0))
+    monkeypatch.setattr(progress, "time", now)
+    stream = shown(Stream())
+    with Progress("compiling a", 1, seconds=3.0):
+        stream.wait(len)
+    assert stream.getvalue().startswith("udftorch: compiling a: 9 s, expected about 3 s\n")
+
+
+def test_what_is_counted_says_how_long_the_rest_takes(shown, monkeypatch):
+    clock = iter([0.0, 0.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock, 9.0)))
+    monkeypatch.setattr(progress, "PAUSE", 0.01)
+    stream = shown(Terminal())
+    with Progress("verifying", 0, unit=" chunks") as running:
+        running.count(10, 40)  # an earlier run has done ten
+        running.count(20, 40)
+        stream.wait(lambda text: "left" in text)
+    begin = "\rudftorch: verifying [##########..........] 20 of 40 chunks, 9 s, about 18 s left"
+    assert begin in stream.getvalue()
 
 
 def test_a_search_says_at_which_step_it_is(monkeypatch):
@@ -247,22 +292,18 @@ def test_a_search_says_at_which_step_it_is(monkeypatch):
         assert inner.text == "compiling, run 3 of 3"
 
 
-def test_what_runs_within_has_the_line(monkeypatch):
-    stream = Terminal()
-    monkeypatch.setenv(VARIABLE, "1")
-    monkeypatch.setattr(progress, "REDRAWN", 0.01)
+def test_what_runs_within_has_the_line(shown, monkeypatch):
     monkeypatch.setattr(progress, "PAUSE", 0.01)
-    monkeypatch.setattr(sys, "stderr", stream)
+    stream = shown(Terminal())
     with Progress("searching", 0):
-        time.sleep(0.1)
-        begun = len(stream.getvalue())
+        stream.wait(lambda text: "searching" in text)
         with Progress("compiling", 1):
-            time.sleep(0.1)
-            inside = stream.getvalue()[begun:].replace("\r", "\n").split("\n")
-    assert "searching" in stream.getvalue()[:begun]
+            stream.wait(lambda text: "compiling" in text)
+            begun = len(stream.getvalue())
+            stream.wait(lambda text: text.count("compiling") > 3)
+            inside = stream.getvalue()[begun:]
     # One look of the outer may have begun before.
-    assert sum("searching" in line for line in inside) <= 1
-    assert sum("compiling" in line for line in inside) > 1
+    assert inside.count("searching") <= 1
 
 
 # In pytest ---------------------------------------------------------------------------
@@ -284,7 +325,9 @@ def test_a_library_that_a_marker_chooses_is_named_while_it_is_compiled(pytester,
         '[library]\nname = "mine"\nversion = "1"\n'
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
     )
-    (library / "e.c").write_text("float my_expf(float x) { return x; }\n")
+    # No cache holds this one.
+    source = f"/* {time.time_ns()} */ float my_expf(float x) {{ return x; }}\n"
+    (library / "e.c").write_text(source)
     pytester.makepyfile(MARKED.format(library=library))
     pytester.makeconftest(
         "from pytest_udftorch.swap.toolchain import progress\nprogress.PAUSE = 0.001\n"

@@ -43,6 +43,9 @@ def save_difference_page(difference: Difference, path: Path) -> Path:
 def page(difference: Difference) -> str:
     """Return a comparison as HTML."""
     title = f"{difference.a} and {difference.b}"
+    # Sentences wrap on a narrow screen; the table of layers scrolls.
+    said, _, layers = difference.text().partition("\n\n")
+    table = f'\n<pre class="layers">{escape(layers)}</pre>' if layers else ""
     style, script = ((_HERE / n).read_text(encoding="utf-8") for n in ("diff.css", "diff.js"))
     return f"""<!doctype html>
 <html lang="en">
@@ -55,7 +58,7 @@ def page(difference: Difference) -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<pre>{escape(difference.text())}</pre>
+<pre>{escape(said)}</pre>{table}
 {_graph(difference)}
 <script>
 {script}</script>

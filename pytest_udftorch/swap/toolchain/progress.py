@@ -44,14 +44,24 @@ class Progress:
         total: how many steps it has; 0 if nobody knows.
         seconds: that it is expected to take; 0 if nobody knows.
         heading: a line to write before the first one.
+        unit: what the steps are, behind their number: `` chunks``.
     """
 
     #: How long the line is that a terminal shows now.
     _drawn: ClassVar[int] = 0
 
-    def __init__(self, text: str, total: int, *, seconds: float = 0.0, heading: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        total: int,
+        *,
+        seconds: float = 0.0,
+        heading: str = "",
+        unit: str = "",
+    ) -> None:
         self.text = self.named = text
-        self._total, self._done = total, 0
+        self._total, self._done, self._first = total, 0, 0
+        self._unit = unit
         self._seconds, self._heading = seconds, heading
         self._ended = threading.Event()
         self._said = False
@@ -78,6 +88,7 @@ class Progress:
             self._say(f"done, {spent:.0f} s" if self._done >= self._total else self._far())
         elif Progress._drawn:
             self._write("\n")
+            Progress._drawn = 0
 
     def tell(self, text: str) -> None:
         """Say from now on what is being done: one step of a search, say."""
@@ -86,6 +97,12 @@ class Progress:
     def step(self) -> None:
         """Count one step as done."""
         self._done += 1
+
+    def count(self, done: int, total: int) -> None:
+        """Say how many steps are done, of how many; the first number was done before."""
+        if not self._total:
+            self._first = done
+        self._done, self._total = done, total
 
     def _run(self) -> None:
         bar = sys.stderr is not None and sys.stderr.isatty()
@@ -105,7 +122,7 @@ class Progress:
     def _far(self) -> str:
         spent = time.monotonic() - self._start
         if self._total > 1:
-            return f"{self._done} of {self._total}, {spent:.0f} s"
+            return f"{self._done} of {self._total}{self._unit}, {spent:.0f} s{self._left(spent)}"
         if not self._seconds:
             return f"still running, {spent:.0f} s"
         about = f"about {self._seconds:.0f} s"
@@ -113,6 +130,13 @@ class Progress:
             return about
         late = spent > self._seconds
         return f"{spent:.0f} s, expected {about}" if late else f"{spent:.0f} s of {about}"
+
+    def _left(self, spent: float) -> str:
+        """Return about how long the rest takes, once a tenth or ten steps are done."""
+        made = self._done - self._first
+        if not self._unit or made < min(10, self._total / 10) or made < 1:
+            return ""
+        return f", about {spent / made * (self._total - self._done):.0f} s left"
 
     def _share(self) -> float:
         """Return how much is done, from 0 to 1, or -1 if nobody knows."""
