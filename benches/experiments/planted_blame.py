@@ -110,7 +110,8 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
             raise
         seconds = time.perf_counter() - begin
         return {
-            "model": name, "planted": list(site), "named": [list(u) for u in found.blamed],
+            "model": name, "planted": list(site),
+            "named": [[u.function, u.layer, u.operator] for u in found.blamed],
             "right": found.blamed == (site,), "proved": found.proved, "units": found.units,
             "trials": found.trials, "seconds": round(seconds, 2),
             "control": _refused(model, inputs, innocent, draw),

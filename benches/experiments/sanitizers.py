@@ -271,7 +271,9 @@ def overlay(kit: Kit, folder: Path) -> Path:
         ROOT / "pytest_udftorch/swap/native/observer/observer.cpp",
     ):
         shutil.copy(source, native)
-    shutil.copy(ROOT / "pytest_udftorch/swap/native/operator/udf_operator.h", native)
+    # A header includes those beside it.
+    for header in (ROOT / "pytest_udftorch/swap/native/operator").glob("*.h"):
+        shutil.copy(header, native)
     _must(
         clang(), "-std=gnu17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *kit.flags,
         "-shared-libsan", *(RUNTIME / s for s in ("names.c", "udfprof.c", "udfrt.c")),

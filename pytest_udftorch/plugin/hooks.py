@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze, release_paths
+from pytest_udftorch.plugin.options import (
+    MARKER,
+    NOTHING_CHECKED,
+    Options,
+    add_options,
+    freeze,
+    release_paths,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,6 +199,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
             pytrace=False,
         )
     return result
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say so if a run was to be strict and no library was chosen; see also ``Reached``."""
+    alone = not config.pluginmanager.hasplugin("dsession")
+    if alone and config.stash[_OPTIONS].strict and _SWITCHER not in config.stash:
+        terminalreporter.write_line(NOTHING_CHECKED, yellow=True)
 
 
 def _open_sessions() -> list[Session]:

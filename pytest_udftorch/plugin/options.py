@@ -17,6 +17,12 @@ MARKER: Final = "udf_lib"
 #: The name of a test's figures among the user properties of its report.
 PROFILE: Final = "udf_profile"
 
+#: What a run is told that asks for strictness and has nothing to be strict about.
+NOTHING_CHECKED: Final = (
+    "udftorch: udf_strict is on, but no test ran under a library, so nothing was checked. Choose "
+    "one with udf_lib, or with the marker."
+)
+
 _PROFILE: Final = "--udf-profile"
 _DEPTH: Final = "counters"
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.base.compat import INDUCTOR_CODECACHE
-from pytest_udftorch.plugin.options import PROFILE, Options
+from pytest_udftorch.plugin.options import NOTHING_CHECKED, PROFILE, Options
 from pytest_udftorch.plugin.parameters import TARGET
 from pytest_udftorch.swap.counting import sights
 from pytest_udftorch.swap.session.binder import Symbol, binder
@@ -198,6 +198,8 @@ class Reached:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Tell which tests the functions ran in, and where libraries differ."""
+        if self._options.strict and not self._libraries:
+            terminalreporter.write_line(NOTHING_CHECKED, yellow=True)
         for name, library in sorted(self._libraries.items()):
             for line, loud in self._lines(name, library):
                 terminalreporter.write_line(f"udftorch: {line}", yellow=loud)

@@ -42,6 +42,9 @@ def test_one_layer_of_several_that_call_the_function_is_named():
     assert cause.minimal
     assert cause.alone.digest == found.b.digest != found.a.digest == found.without.digest
     assert "exp in 0, aten::_softmax\n" in found.text()
+    line = metric.__code__.co_firstlineno + 6
+    assert f"test_blame.py:{line}, in metric: model(X)" in found.blamed[0].source
+    assert f"    at {found.blamed[0].source}\n" in found.text()
     assert "Proof: With all from canary but this" in found.text()
     assert json.loads(json.dumps(found.document()))["causes"][0]["units"][0]["layer"] == "0"
 

@@ -707,4 +707,8 @@ def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatc
 def test_every_base_executor_agrees_or_says_why(tiny, images):
     pair = pairs.model_pair(tiny, images, executors.registered())
     pair.check()
-    assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}
+    # Lazy tensors compile with nothing that these wheels have.
+    absent = re.compile(r"is not installed\. Try: pip install |does not load beside torch")
+    mute = {n: why for n, why in pair.failures.items() if n != "lazy" and not absent.search(why)}
+    assert mute == {}
+    assert {"eager", "fx", "compile"} <= set(pair.working)

@@ -383,6 +383,21 @@ def test_other_kinds_and_ignored_ones_pass(suite):
     assert suite.outcomes(result)["test_nan.py::test"] == "FAILED"
 
 
+def test_strictness_without_a_library_is_told_to_have_checked_nothing(suite):
+    suite.write(
+        test_it="""
+        import pytest, torch
+        def test(): torch.ones(3).exp()
+        @pytest.mark.udf_lib("std")
+        def test_marked(): torch.ones(3).exp()
+        """
+    )
+    (suite.path / "pytest.ini").write_text("[pytest]\nudf_strict = true\n")
+    said = "udftorch: udf_strict is on, but no test ran under a library, so nothing was checked. *"
+    suite.run("-k", "not marked").stdout.fnmatch_lines([said])
+    suite.run().stdout.no_fnmatch_line(said)
+
+
 @pytest.mark.parametrize("option", ["--udf-nan=warn", "--udf-inf="])
 def test_an_unknown_word_is_a_usage_error(suite, option):
     suite.write(test_it="def test(): pass")

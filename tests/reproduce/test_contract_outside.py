@@ -355,3 +355,17 @@ def test_calls_in_16_bits_that_gpus_compute_otherwise_are_outside_there(overload
     found = outside._excepted_why(func, given, find(name), True)
     assert (found is None) if why is None else why in found
     assert outside._excepted_why(func, given, find(name), False) is None
+
+
+def test_a_refusal_names_the_line_and_layouts_without_kernels_are_outside():
+    x = torch.eye(4)
+    with patched("repro"), within_contract(strict=True):
+        with pytest.raises(OutsideContractError) as error:
+            x.cumprod(0)
+        with pytest.raises(OutsideContractError, match="sparse_coo tensors, for which"):
+            x.to_sparse() * x.to_sparse()
+        (x * x).sum()
+    assert "It is called at " in str(error.value)
+    assert "in test_a_refusal_names_the_line_and_layouts_without_kernels_are_outside: " in str(
+        error.value
+    )

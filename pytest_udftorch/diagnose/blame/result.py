@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.blame.trial import Outcome
 from pytest_udftorch.diagnose.runs.switch import Unit
-
-_UNIT: Final = ("function", "layer", "operator")
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,8 @@ class Blame(Result):
         ]
         for cause in self.causes:
             many = len(cause.units) > 1
-            lines += [f"  {unit}" for unit in cause.units]
+            for unit in cause.units:
+                lines += [f"  {unit}", *([f"    at {unit.source}"] if unit.source else [])]
             only = f"With only {'these' if many else 'this'} from {b}: {cause.alone.shown}"
             least = "; with any fewer, the difference is gone" if many and cause.minimal else ""
             lines.append(f"    {only}{least}.")
@@ -110,7 +109,7 @@ class Blame(Result):
         """Return everything as plain data."""
         causes = [
             {
-                "units": [dict(zip(_UNIT, unit, strict=True)) for unit in cause.units],
+                "units": [asdict(unit) for unit in cause.units],
                 "alone": _plain(cause.alone),
                 "minimal": cause.minimal,
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from pytest_udftorch.diagnose.blame.trial import Outcome
@@ -63,7 +63,7 @@ def _units(pair: Pair, run: Run) -> tuple[Outcome, list[Unit]]:
 
 def as_plain(units: Sequence[Unit]) -> list[list[str]]:
     """Return units as plain data."""
-    return [list(u) for u in units]
+    return [list(astuple(u)) for u in units]
 
 
 def units_from(plain: Any) -> tuple[Unit, ...]:

@@ -52,7 +52,8 @@ class _Memory(Journal):
 
 
 def _key(some: Sequence[Unit]) -> str:
-    return hashlib.sha256("\n".join(map("\t".join, sorted(some))).encode()).hexdigest()[:32]
+    lines = [f"{u.function}\t{u.layer}\t{u.operator}" for u in sorted(some)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
 class _Search:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pytest_udftorch.base.dispatch_mode import watching_eagerly
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
+from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.definitions import evaluations, signature
 from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.session.binder import binder
@@ -30,18 +32,22 @@ EVERY: Final = "every layer"
 Choice = TypeVar("Choice")
 
 
-class Unit(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Unit:
     """What is swapped at once.
 
     Attributes:
         function: torch's name, or that of an operator of the library.
         layer: the path of the module; ``optimizer`` or ``no module`` outside of all.
         operator: the overload that calls it (``aten::gelu``).
+        source: the line of code that calls it first; empty if unknown. Units that differ in it
+            alone are equal.
     """
 
     function: str
     layer: str
     operator: str
+    source: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         """Return ``exp in encoder.0, aten::_softmax``."""
@@ -198,7 +204,9 @@ class Scout:
         if {name, name.removesuffix(".default")} & self._names:
             called.add(name if name in self._names else name.removesuffix(".default"))
         for function in sorted(called & self._names):
-            self.units.setdefault(Unit(function, layer, name))
+            unit = Unit(function, layer, name)
+            if unit not in self.units:
+                self.units[replace(unit, source=source_line())] = None
         return returned
 
     def _by_definition(self, name: str, func: Any, args: Any, kwargs: Any) -> frozenset[str]:

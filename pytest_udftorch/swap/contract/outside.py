@@ -21,6 +21,7 @@ from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.tensor_contents import kind
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
+from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
 from pytest_udftorch.swap.operators.row import Held, Row
 from pytest_udftorch.swap.operators.rows import BY_NAME, ROWS, find, names
@@ -110,10 +111,12 @@ class Outside(Result):
         self.operators.setdefault(operator, why)
         self.calls[operator] = self.calls.get(operator, 0) + 1
         if self.strict:
+            line = source_line()
+            where = f" It is called at {line}" if line else ""
             raise OutsideContractError(
                 f"{operator} is outside of the contract of {LIBRARY}: {why}. Another machine may "
                 "give other bits. Replace it by operators of docs/reproduce/contract.md, or leave "
-                "out strict=True (--udf-strict) to have such operators listed instead."
+                f"out strict=True (--udf-strict) to have such operators listed instead.{where}"
             )
 
     def _shown(self) -> Shown:

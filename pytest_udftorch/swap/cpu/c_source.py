@@ -168,7 +168,7 @@ static void body_whole(int64_t n, const float *x, const float *z, float *y,
   f[0](n, x, y, 0);
 }
 EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
-    array1 *const *f, const struct threads *t, const struct amended *amended) {
+    const void *f, const void *t, const void *amended) {
   struct pointwise p = {body_whole, x, 0, y, n, dtype, 0, 0, 0, f, t, amended,
       {0}};
   run_kernel(t, pointwise_run, &p);
@@ -179,7 +179,8 @@ EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
 def source(formulas: Sequence[str]) -> str:
     """Return a C file with the loops of formulas, attention, LSTM layers and normal variates.
 
-    ``pointwise_NAME`` runs one of the loops.
+    ``pointwise_NAME`` runs one of the loops. What C++ calls by a pointer takes pointers to void: a
+    structure has another type there.
     """
     parts = ['#include "cpu_recurrent.h"\n#include "cpu_variates.h"\n']
     for name in formulas:
@@ -188,8 +189,7 @@ def source(formulas: Sequence[str]) -> str:
         parts.append(text)
         parts.append(
             f"EXPORT void pointwise_{name}(int64_t n, const void *x, const void *z, void *y,\n"
-            "    int32_t dtype, float a, float b, float c, array1 *const *f,\n"
-            "    const struct threads *t) {\n"
+            "    int32_t dtype, float a, float b, float c, const void *f, const void *t) {\n"
             f"  struct pointwise p = {{body_{name}, x, z, y, n, dtype, a, b, c, f, t, 0, {{0}}}};\n"
             "  run_kernel(t, pointwise_run, &p);\n}\n"
         )

@@ -65,8 +65,9 @@ static void variates_run(void *data) {
 }
 
 /// Turns uniform variates in [0, 1) into normal ones, in place.
+/// \p f is an array of array1 *, and \p t a struct threads.
 EXPORT void normal_variates(float *x, int64_t n, float mean, float std,
-                            array1 *const *f, const struct threads *t) {
+                            const void *f, const void *t) {
   struct variates v = {x, n, mean, std, f, t, {0}};
   run_kernel(t, variates_run, &v);
 }

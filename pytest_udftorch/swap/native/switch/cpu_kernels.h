@@ -39,11 +39,11 @@ struct Threads {
 enum Shape : int32_t { Mapped, Whole, Variates };
 
 using MappedLoop = void(int64_t, const void *, const void *, void *, int32_t,
-                        float, float, float, const void *, const Threads *);
+                        float, float, float, const void *, const void *);
 using WholeLoop = void(int64_t, const void *, void *, int32_t, const void *,
-                       const Threads *, const void *Amended);
+                       const void *, const void *Amended);
 using VariatesLoop = void(float *, int64_t, float, float, const void *,
-                          const Threads *);
+                          const void *);
 
 } // namespace cpu
 } // namespace
