@@ -128,6 +128,9 @@ class Tapes:
             for a, kind in zip(arguments, kinds, strict=False)
             if kind != "constexpr"
         ]
+        if not all(isinstance(g, int | tuple) or hasattr(g, "data_ptr") for g in given):
+            self.refuse(b"a launch with what is no number and no tensor")
+            return
         self._kept[compiled.function] = compiled
         self._launch(
             given, compiled.function, 32 * metadata.num_warps, metadata.shared, programs,
