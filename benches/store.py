@@ -3,8 +3,8 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
-        [contract_small] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder]
-        [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead] [sanitizers]
+        [contract_small] [cpu_operators] [exact_products] [exclusive] [innocent_pairs] [interrupts]
+        [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead] [sanitizers]
         [summation_trees] [switchboard] [taso_funnel] [fusion_plans] [recompilation]
         [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
@@ -83,6 +83,7 @@ COMMANDS = {
         "contract_digests",
         "contract_speed",
         "contract_models",
+        "exact_products",
         "inlined",
         "record_overhead",
         "float64",
