@@ -313,6 +313,7 @@ struct exact {
   const uint16_t *b;
   int64_t bk, bn;
   float *c;
+  int64_t cm, cn;
   int64_t chunks, terms; ///< of k, and k up to a multiple of 4
   int32_t bytes;         ///< whether digits are packed for VNNI
   int64_t block;         ///< rows of a task
@@ -363,40 +364,142 @@ static void exact_pack_row(const struct exact *p, int64_t i) {
   }
 }
 
-/// Packs a chunk of a panel of columns of B, whose units it stores. Columns
-/// beyond the last one are zeros.
+/// What turns the numbers of each column of a panel into integers. Numbers of a
+/// column with an infinity or a NaN are cleared.
+struct scales {
+  float one[EXACT_COLUMNS], other[EXACT_COLUMNS];
+  uint32_t kept[EXACT_COLUMNS];
+};
+
+/// The units of columns whose terms are bk apart, and neighbours each other's.
+static void find_scales(int64_t here, const uint16_t *b, int64_t bk,
+                        struct scales *found, double *units) {
+  uint16_t top[EXACT_COLUMNS] = {0};
+  for (int64_t e = 0; e < here; ++e)
+    for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+      uint16_t magnitude = b[e * bk + i] & 0x7FFF;
+      top[i] = magnitude > top[i] ? magnitude : top[i];
+    }
+  for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+    int32_t unit = ref_unit(1, top + i, 1);
+    int broken = unit == EXACT_BROKEN;
+    unit = broken ? 0 : unit;
+    int32_t half = (-unit) >> 1;
+    found->one[i] = (float)exact_power(half);
+    found->other[i] = (float)exact_power(-unit - half);
+    found->kept[i] = broken ? 0 : 0xFFFFFFFF;
+    units[i] = broken ? NAN : exact_power(unit);
+  }
+}
+
+/// Packs fours or pairs of the terms of columns that are neighbours in memory.
+static void exact_pack_across(const struct exact *p, int64_t here,
+                              const uint16_t *b, int64_t bk,
+                              const struct scales *by, int16_t *to) {
+  static const uint16_t zeros[EXACT_COLUMNS];
+  int64_t whole = (here + 3) / 4 * 4, plane = whole * EXACT_COLUMNS;
+  int64_t width = p->bytes ? 4 : 2;
+  for (int64_t e = 0; e < whole; e += width) {
+    uint32_t high[EXACT_COLUMNS] = {0}, low[EXACT_COLUMNS] = {0};
+    uint32_t pairs[EXACT_COLUMNS] = {0};
+    for (int64_t d = 0; d < width; ++d) {
+      const uint16_t *row = e + d < here ? b + (e + d) * bk : zeros;
+      for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+        uint32_t bits = ((uint32_t)row[i] << 16) & by->kept[i];
+        float y;
+        memcpy(&y, &bits, sizeof y);
+        y = y * by->one[i] * by->other[i] + 0x1.8p23f;
+        memcpy(&bits, &y, sizeof bits);
+        int32_t q = (int32_t)(bits << 16) >> 16, h = (q + 128) >> 8;
+        uint32_t l = (uint32_t)(q - 256 * h);
+        if (p->bytes) {
+          high[i] |= ((uint32_t)(h + 128) & 0xFF) << (8 * d);
+          low[i] |= ((l + 128) & 0xFF) << (8 * d);
+        } else {
+          high[i] |= ((uint32_t)h & 0xFFFF) << (16 * d);
+          low[i] |= (l & 0xFFFF) << (16 * d);
+          pairs[i] |= ((uint32_t)q & 0xFFFF) << (16 * d);
+        }
+      }
+    }
+    if (p->bytes) {
+      uint8_t *bytes = (uint8_t *)to + e * EXACT_COLUMNS;
+      memcpy(bytes, high, sizeof high);
+      memcpy(bytes + plane, low, sizeof low);
+    } else {
+      memcpy(to + e * EXACT_COLUMNS, pairs, sizeof pairs);
+      memcpy(to + plane + e * EXACT_COLUMNS, high, sizeof high);
+      memcpy(to + 2 * plane + e * EXACT_COLUMNS, low, sizeof low);
+    }
+  }
+}
+
+typedef uint16_t eight __attribute__((vector_size(16)));
+
+/// Copies eight columns of eight numbers, which are across apart, into rows of
+/// a panel: neighbours change places in ones, then in twos, then in fours.
+static void turn_eight(const uint16_t *from, int64_t across, uint16_t *to) {
+  eight x[8], y[8];
+  for (int i = 0; i < 8; ++i)
+    memcpy(x + i, from + i * across, sizeof *x);
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+    y[i + 1] =
+        __builtin_shufflevector(x[i], x[i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int h = 0; h < 2; ++h) {
+      eight a = y[i + h], b = y[i + h + 2];
+      x[i + 2 * h] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 2, 3, 10, 11);
+      x[i + 2 * h + 1] =
+          __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15);
+    }
+  for (int i = 0; i < 4; ++i) {
+    eight a = x[i], b = x[i + 4];
+    y[0] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    y[1] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    memcpy(to + 2 * i * EXACT_COLUMNS, y, sizeof *y);
+    memcpy(to + (2 * i + 1) * EXACT_COLUMNS, y + 1, sizeof *y);
+  }
+}
+
+typedef uint16_t exact_edge[EXACT_CHUNK][EXACT_COLUMNS];
+
+/// Copies columns of a chunk, with zeros beyond the last one, so that they are
+/// neighbours.
+static void turn_columns(int64_t here, int64_t columns, const uint16_t *b,
+                         int64_t bk, int64_t bn, exact_edge to) {
+  if (columns < EXACT_COLUMNS)
+    memset(to, 0, sizeof(exact_edge));
+  int64_t e = 0, turned = columns / 8 * 8;
+  if (bk == 1)
+    for (; e + 8 <= here; e += 8) {
+      for (int64_t i = 0; i < turned; i += 8)
+        turn_eight(b + e + i * bn, bn, to[e] + i);
+      for (int64_t i = turned; i < columns; ++i)
+        for (int64_t d = e; d < e + 8; ++d)
+          to[d][i] = b[d + i * bn];
+    }
+  for (; e < here; ++e)
+    for (int64_t i = 0; i < columns; ++i)
+      to[e][i] = b[e * bk + i * bn];
+}
+
+/// Packs a chunk of a panel of columns of B, whose units it stores.
 static void exact_pack_columns(const struct exact *p, int64_t j, int64_t at,
                                int64_t here, int16_t *to, double *units) {
-  struct digits d;
-  uint16_t turned[EXACT_COLUMNS][EXACT_CHUNK];
   int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
-  int64_t whole = (here + 3) / 4 * 4, plane = whole * EXACT_COLUMNS;
-  if (p->bk != 1)
-    for (int64_t e = 0; e < here; ++e)
-      for (int64_t i = 0; i < columns; ++i)
-        turned[i][e] = p->b[(at + e) * p->bk + (j + i) * p->bn];
-  uint8_t *bytes = (uint8_t *)to;
-  for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
-    units[i] = 1.0;
-    if (i >= columns)
-      memset(&d, 0, sizeof d);
-    else
-      units[i] = find_digits(
-          here, p->bk == 1 ? p->b + at + (j + i) * p->bn : turned[i], &d);
-    if (p->bytes)
-      for (int64_t e = 0; e < whole; ++e) {
-        int64_t place = (e / 4 * EXACT_COLUMNS + i) * 4 + e % 4;
-        bytes[place] = (uint8_t)(d.high[e] + 128);
-        bytes[plane + place] = (uint8_t)(d.low[e] + 128);
-      }
-    else
-      for (int64_t e = 0; e < whole; e += 2) {
-        int16_t *pair = to + e * EXACT_COLUMNS + 2 * i;
-        memcpy(pair, d.whole + e, 2 * sizeof *pair);
-        memcpy(pair + plane, d.high + e, 2 * sizeof *pair);
-        memcpy(pair + 2 * plane, d.low + e, 2 * sizeof *pair);
-      }
+  const uint16_t *b = p->b + at * p->bk + j * p->bn;
+  int64_t bk = p->bk;
+  exact_edge edge;
+  if (p->bn != 1 || columns < EXACT_COLUMNS) {
+    turn_columns(here, columns, b, bk, p->bn, edge);
+    b = edge[0];
+    bk = EXACT_COLUMNS;
   }
+  struct scales by;
+  find_scales(here, b, bk, &by, units);
+  exact_pack_across(p, here, b, bk, &by, to);
 }
 
 /// Elements of 16 bits that a packed term of a column takes.
@@ -458,9 +561,11 @@ static void exact_panel(const struct exact *p, int64_t first, int64_t j,
   int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
   for (int64_t i = first; i < end; i += EXACT_ROWS) {
     exact_tile_of(p, i, room, units, level);
-    for (int64_t r = 0; r < EXACT_ROWS && i + r < end; ++r)
-      memcpy(p->c + (i + r) * p->n + j, level[0][r],
-             (size_t)columns * sizeof(float));
+    for (int64_t r = 0; r < EXACT_ROWS && i + r < end; ++r) {
+      float *to = p->c + (i + r) * p->cm + j * p->cn;
+      for (int64_t e = 0; e < columns; ++e)
+        to[e * p->cn] = level[0][r][e];
+    }
   }
 }
 
@@ -489,68 +594,11 @@ static void exact_part(void *data) {
 }
 
 //===----------------------------------------------------------------------===//
-// Few rows, fast
-//===----------------------------------------------------------------------===//
-
-// Packing a column pays off from so many rows on.
-enum { EXACT_FEW = 8 };
-
-/// A chunk of up to EXACT_FEW rows of A times a column, whose digits are found
-/// for this alone.
-static void exact_few_chunk(const struct exact *p, int64_t j, int64_t q,
-                            float *out) {
-  struct digits d;
-  uint16_t work[EXACT_CHUNK];
-  int64_t at = q * EXACT_CHUNK, plane = exact_down(p) * p->terms;
-  int64_t here = p->k - at < EXACT_CHUNK ? p->k - at : EXACT_CHUNK;
-  double unit = find_digits(
-      here, gathered(here, p->b + at * p->bk + j * p->bn, p->bk, work), &d);
-  for (int64_t i = 0; i < p->m; ++i) {
-    const int16_t *high = p->left + i * p->terms + at, *low = high + plane;
-    int32_t upper = EXACT_OFF, lower = 0;
-    for (int64_t e = 0; e < here; ++e)
-      upper += high[e] * d.whole[e] + low[e] * d.high[e];
-    for (int64_t e = 0; e < here; ++e)
-      lower += low[e] * d.low[e];
-    float sum = 256.0f * (float)upper + (float)lower;
-    out[i] = (float)(sum * (p->units[i * p->chunks + q] * unit));
-  }
-}
-
-static void exact_few(void *data) {
-  struct exact *p = data;
-  int64_t task;
-  if (p->phase == 0) {
-    exact_part(data);
-    return;
-  }
-  enum { TASK = 16 };
-  float level[LEVELS + 1][EXACT_FEW];
-  while ((task = TASK * __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
-         p->n)
-    for (int64_t j = task; j < task + TASK && j < p->n; ++j) {
-      int64_t waiting = 0;
-      for (int64_t q = 0; q < p->chunks; ++q, ++waiting) {
-        exact_few_chunk(p, j, q, level[waiting]);
-        for (int64_t c = q; c & 1; c >>= 1, --waiting)
-          for (int64_t i = 0; i < p->m; ++i)
-            level[waiting - 1][i] += level[waiting][i];
-      }
-      while (--waiting > 0)
-        for (int64_t i = 0; i < p->m; ++i)
-          level[waiting - 1][i] += level[waiting][i];
-      for (int64_t i = 0; i < p->m; ++i)
-        p->c[i * p->n + j] = level[0][i];
-    }
-}
-
-//===----------------------------------------------------------------------===//
 // Entry
 //===----------------------------------------------------------------------===//
 
-/// Whether digits are packed in bytes: this CPU multiplies them, and rows are
-/// enough for it.
-static int32_t takes_bytes(int64_t m) {
+/// Whether digits are packed in bytes: this CPU multiplies them.
+static int32_t takes_bytes(void) {
 #ifdef EXACT_BYTES
   static int32_t found; // 0 is unknown
   int32_t has = __atomic_load_n(&found, __ATOMIC_RELAXED);
@@ -558,9 +606,8 @@ static int32_t takes_bytes(int64_t m) {
     has = __builtin_cpu_supports("avx512vnni") ? 1 : 2;
     __atomic_store_n(&found, has, __ATOMIC_RELAXED);
   }
-  return has == 1 && m > EXACT_FEW;
+  return has == 1;
 #else
-  (void)m;
   return 0;
 #endif
 }
@@ -592,11 +639,27 @@ EXPORT int fast_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
                     .b = b,
                     .bk = bk,
                     .bn = bn,
-                    .c = c};
+                    .c = c,
+                    .cm = n,
+                    .cn = 1};
+  // Rows are padded to fewer than columns are.
+  if (n < EXACT_COLUMNS / 2 && n < m)
+    p = (struct exact){.m = n,
+                       .n = m,
+                       .k = k,
+                       .a = b,
+                       .am = bn,
+                       .ak = bk,
+                       .b = a,
+                       .bk = ak,
+                       .bn = am,
+                       .c = c,
+                       .cm = 1,
+                       .cn = n};
   p.chunks = (k + EXACT_CHUNK - 1) / EXACT_CHUNK;
   p.terms = (k + 3) / 4 * 4;
-  p.bytes = takes_bytes(m);
-  p.block = exact_block(m, n, t);
+  p.bytes = takes_bytes();
+  p.block = exact_block(p.m, p.n, t);
   int64_t down = exact_down(&p), units = down * p.chunks;
   float *room = take_room(4 * units + down * p.terms);
   if (!room)
@@ -608,7 +671,7 @@ EXPORT int fast_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
   share_out(t, work, exact_part, &p);
   p.phase = 1;
   p.next = 0;
-  share_out(t, work, m <= EXACT_FEW ? exact_few : exact_part, &p);
+  share_out(t, work, exact_part, &p);
   give_room(room);
   return p.failed;
 }
