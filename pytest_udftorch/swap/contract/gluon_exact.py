@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact products of docs/reproduce/contract_exact.md for GPUs of Hopper's generation, in Gluon.
+
+``tiled_products`` does what ``triton_exact.exact_products`` does. Triton waits for each product of
+integers before it begins the next; here the products of one step and the loads of later ones are
+under way at once.
+
+This module imports triton, so it is itself imported when the first kernel is needed.
+"""
+
+# Gluon evaluates the annotations of a kernel, so their evaluation is not postponed here.
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+# Its name from Triton 3.8 on, and the one before.
+_copy = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+
+
+def descriptor(x, rows, step):
+    """Return how the kernel loads tiles of a dense matrix of bytes."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=step, element_bitwidth=8, rank=2)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, step], layout)
+
+
+@gluon.jit
+def _power(exponent):
+    return ((exponent + 127) << 23).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def _scaled(value, one, other, BROKEN: gl.constexpr):
+    """Return whole numbers times 2^one of their row and 2^other of their column, rounded once."""
+    least = gl.minimum(gl.min(one, 0), gl.min(other, 0))
+    most = gl.maximum(gl.max(one, 0), gl.max(other, 0))
+    # Below 2^39 in magnitude, so that both products are exact.
+    if (least >= -63) & (most <= 44):
+        value = value * gl.expand_dims(_power(one), 1) * gl.expand_dims(_power(other), 0)
+    else:
+        both = gl.expand_dims(one, 1) + gl.expand_dims(other, 0)
+        first = gl.minimum(gl.maximum(both, -126), 127)
+        second = gl.minimum(gl.maximum(both - first, -126), 127)
+        value = value * _power(first) * _power(second)
+        broken = gl.expand_dims(one == BROKEN, 1) | gl.expand_dims(other == BROKEN, 0)
+        value = gl.where(broken, float("nan"), value)
+    return value
+
+
+@gluon.jit
+def _load(a, b, a_parts, b_parts, bars, stage, a_row, b_row, a_low, b_low, at, on):
+    """Load the digits of one step into the buffers of a stage, if it is on."""
+    ROWS: gl.constexpr = a.block_type.shape[0]
+    COLUMNS: gl.constexpr = b.block_type.shape[0]
+    STEP: gl.constexpr = a.block_type.shape[1]
+    bar = bars.index(stage)
+    mbarrier.expect(bar, 2 * (ROWS + COLUMNS) * STEP, pred=on)
+    _copy(a, [a_row, at], bar, a_parts.index(2 * stage), pred=on)
+    _copy(b, [b_row, at], bar, b_parts.index(2 * stage), pred=on)
+    _copy(b, [b_low, at], bar, b_parts.index(2 * stage + 1), pred=on)
+    _copy(a, [a_low, at], bar, a_parts.index(2 * stage + 1), pred=on)
+
+
+@gluon.jit(do_not_specialize=["m", "n", "padded", "chunks", "batches", "splits"])
+def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches, splits,
+                   LEVELS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr,
+                   WARPS: gl.constexpr, BROKEN: gl.constexpr):  # fmt: skip
+    """Multiply batches of matrices of digits; of each split of k, of 2^LEVELS chunks, a part.
+
+    a and b are descriptors of digits: the upper ones of all rows, then the lower ones. c is dense:
+    (splits, batches, m, n). In ``waiting`` each program has room for LEVELS + 1 tiles. bias has a
+    number for each column, or is None.
+    """
+    ROWS: gl.constexpr = a.block_type.shape[0]
+    STEP: gl.constexpr = a.block_type.shape[1]
+    COLUMNS: gl.constexpr = b.block_type.shape[0]
+    PARTS: gl.constexpr = CHUNK // STEP
+    BAND: gl.constexpr = 8
+    SIZE: gl.constexpr = ROWS * COLUMNS
+    tile_layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, COLUMNS, 32]
+    )
+    a_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, ROWS, STEP], a.layout)
+    b_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, COLUMNS, STEP], b.layout)
+    bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for number in gl.static_range(STAGES):
+        mbarrier.init(bars.index(number), count=1)
+    fence_async_shared()
+    across = gl.cdiv(n, COLUMNS)
+    down = gl.cdiv(m, ROWS)
+    tiles = down * across
+    i = gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile_layout))
+    j = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, tile_layout))
+    places = gl.expand_dims(i, 1) * COLUMNS + gl.expand_dims(j, 0)
+    room = waiting + gl.program_id(0).to(gl.int64) * ((LEVELS + 1) * SIZE) + places
+    scale = gl.full((ROWS, COLUMNS), 256.0, gl.float32, layout=tile_layout)
+    before = 0  # steps of the tasks before this one
+    for task in range(gl.program_id(0), tiles * batches * splits, gl.num_programs(0)):
+        tile = task % tiles
+        batch = task // tiles % batches
+        split = task // tiles // batches
+        # Neighbours share rows and columns, which then are in the cache.
+        band = tile // (BAND * across)
+        height = gl.minimum(down - band * BAND, BAND)
+        top = (band * BAND + tile % (BAND * across) % height) * ROWS
+        left = tile % (BAND * across) // height * COLUMNS
+        first = split << LEVELS
+        count = gl.minimum(chunks - first, 1 << LEVELS)
+        start = first * CHUNK
+        steps = gl.cdiv(gl.minimum(padded - start, count * CHUNK), STEP)
+        a_row = batch * m + top
+        b_row = batch * n + left
+        a_low = a_row + batches * m
+        b_low = b_row + batches * n
+        for early in gl.static_range(STAGES - 1):
+            _load(a, b, a_parts, b_parts, bars, (before + early) % STAGES, a_row, b_row, a_low,
+                  b_low, start + early * STEP, early < steps)  # fmt: skip
+        hh = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
+        mid = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
+        ll = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
+        total = gl.zeros((ROWS, COLUMNS), gl.float32, layout=tile_layout)
+        for q in range(count):
+            for part in range(gl.minimum(PARTS, steps - q * PARTS)):
+                step = q * PARTS + part
+                stage = (before + step) % STAGES
+                mbarrier.wait(bars.index(stage), ((before + step) // STAGES) & 1)
+                xh = a_parts.index(2 * stage)
+                xl = a_parts.index(2 * stage + 1)
+                yh = b_parts.index(2 * stage).permute((1, 0))
+                yl = b_parts.index(2 * stage + 1).permute((1, 0))
+                more = part > 0
+                hh = warpgroup_mma(xh, yh, hh, use_acc=more, is_async=True)
+                mid = warpgroup_mma(xh, yl, mid, use_acc=more, is_async=True)
+                mid = warpgroup_mma(xl, yh, mid, is_async=True)
+                ll = warpgroup_mma(xl, yl, ll, use_acc=more, is_async=True)
+                # The products of the step before have ended, so that its buffers are free.
+                hh, mid, ll = warpgroup_mma_wait(4, deps=(hh, mid, ll))
+                ahead = step + STAGES - 1
+                _load(a, b, a_parts, b_parts, bars, (before + ahead) % STAGES, a_row, b_row,
+                      a_low, b_low, start + ahead * STEP, ahead < steps)  # fmt: skip
+            hh, mid, ll = warpgroup_mma_wait(0, deps=(hh, mid, ll))
+            row = batch * m + top + i
+            column = batch * n + left + j
+            one = gl.load(ua + row.to(gl.int64) * chunks + first + q, top + i < m, other=0)
+            other = gl.load(ub + column.to(gl.int64) * chunks + first + q, left + j < n, other=0)
+            upper = hh * 256 + mid
+            value = gl.fma(upper.to(gl.float32), scale, ll.to(gl.float32))
+            value = _scaled(value, one, other, BROKEN)
+            if LEVELS == 0:
+                total = value
+            else:
+                # A thread reads what it stored itself. Sums of 1, 2, 4, ... chunks wait in
+                # ``room`` for a partner of their size.
+                level = 0
+                rest = q
+                while (rest & 1) == 1:
+                    value = gl.load(room + level * SIZE) + value
+                    level += 1
+                    rest = rest >> 1
+                gl.store(room + level * SIZE, value)
+        before += steps
+        if LEVELS > 0:
+            level = 0
+            rest = count
+            while (rest & 1) == 0:
+                level += 1
+                rest = rest >> 1
+            total = gl.load(room + level * SIZE)
+            rest = rest >> 1
+            while rest > 0:
+                level += 1
+                if (rest & 1) == 1:
+                    total = gl.load(room + level * SIZE) + total
+                rest = rest >> 1
+        if bias is not None:
+            added = gl.load(bias + left + j, left + j < n, other=0.0).to(gl.float32)
+            total += gl.expand_dims(added, 0)
+        to = c + (split * batches + batch).to(gl.int64) * m * n
+        to += gl.expand_dims((top + i).to(gl.int64) * n, 1) + gl.expand_dims(left + j, 0)
+        inside = gl.expand_dims(top + i < m, 1) & gl.expand_dims(left + j < n, 0)
+        gl.store(to, total.to(c.dtype.element_ty), inside)
