@@ -466,7 +466,7 @@ def test_an_unknown_unit_of_exact_products_is_refused(monkeypatch):
 
 #: Kinds of arguments of kernels of digits.
 DIGITS = {
-    **dict.fromkeys(("ah", "al", "bh", "bl"), "*i8"), "ua": "*i32", "ub": "*i32", "c": "*bf16",
+    **dict.fromkeys(("ah", "al", "bh", "bl"), "*i8"), "ua": "*fp32", "ub": "*fp32", "c": "*bf16",
     "waiting": "*fp32", **dict.fromkeys(["m", "n", "padded", "chunks", "batches", "splits"], "i32"),
 }  # fmt: skip
 
@@ -480,7 +480,7 @@ def test_digits_are_multiplied_by_the_unit_of_choice(unit, tensor):
 
     side = 64 if unit == "int8" else 32
     constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "ROWS": side, "COLUMNS": side, "STEP": 64,
-                 "TILED": True, "KIND": unit, "BROKEN": 1 << 20}  # fmt: skip
+                 "TILED": True, "KIND": unit, "SLACK": 128}  # fmt: skip
     text = ptx("exact_products", DIGITS, constants, triton_exact)
     kinds = set(re.findall(r"\bw?g?mma\S*", text))
     assert all(tensor in kind for kind in kinds if "mma" in kind and "sync.aligned.m" in kind)
@@ -499,11 +499,11 @@ for tile in cuda_exact._HOPPER:
     layout = gl.NVMMASharedLayout(swizzle_byte_width=tile.step, element_bitwidth=8, rank=2)
     kinds = {"a": f"tensordesc<i8[{tile.rows}, {tile.step}],{layout!r}>",
              "b": f"tensordesc<i8[{tile.columns}, {tile.step}],{layout!r}>",
-             "ua": "*i32", "ub": "*i32", "c": "*bf16", "waiting": "*fp32",
+             "ua": "*fp32", "ub": "*fp32", "c": "*bf16", "waiting": "*fp32",
              **dict.fromkeys("m n padded chunks batches splits".split(), "i32")}
     kernel = gluon_exact.tiled_products
     constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "STAGES": tile.stages,
-                 "WARPS": tile.warps, "BROKEN": 1 << 20}
+                 "SLOTS": tile.slots, "SLACK": 128, "WARPS": tile.warps}
     signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
     made = triton.compile(
         GluonASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),

@@ -15,12 +15,18 @@ from typing import Any, Final, NamedTuple
 from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.swap.contract.launches import Launch, gluon
 
-#: Terms of a chunk, and the unit of one with an infinity or a NaN (contract_exact.h).
+#: Terms of a chunk (contract_exact.h).
 CHUNK: Final = 512
-BROKEN: Final = 1 << 20
 
-#: Digits lie in rows of a multiple of so many bytes.
+#: Digits lie in rows of a multiple of so many bytes; behind the units of a chunk is so much room.
 _PAD: Final = 128
+
+#: Rows of a program that writes digits, and its warps.
+_HELD: Final = (16, 4)
+
+#: Columns, terms and warps of a program for few rows: on tensor cores, and without.
+_ON_TENSOR_CORES: Final = (32, 128, 4)
+_WITHOUT: Final = (16, CHUNK, 4)
 
 #: Rows that the kernel for few rows takes, and those that it takes without tensor cores.
 FEW: Final = 16
@@ -44,6 +50,7 @@ class Tile(NamedTuple):
         warps: of a program.
         stages: how many steps ahead it loads.
         resident: programs that a multiprocessor runs at once.
+        slots: sums of chunks that wait in shared memory.
     """
 
     rows: int
@@ -52,10 +59,11 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     resident: int
+    slots: int = 0
 
 
 #: Tiles of the kernel for Hopper, the large ones first.
-_HOPPER: Final = (Tile(128, 128, 128, 8, 3, 1), Tile(64, 128, 64, 4, 4, 2))
+_HOPPER: Final = (Tile(128, 128, 64, 8, 3, 1, 2), Tile(128, 64, 64, 8, 3, 1, 2))
 
 
 def unit() -> str:
@@ -99,7 +107,7 @@ class Digits(NamedTuple):
 
     Attributes:
         parts: the upper digits of all rows, dense, one row behind the other; then the lower ones.
-        units: for each row and chunk the exponent of the unit.
+        units: for each chunk and row the unit.
     """
 
     parts: Any
@@ -111,14 +119,15 @@ def _digits_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
 ) -> tuple[Launch, int]:
     count, rows, k = shape
-    padded, held = -(-k // _PAD) * _PAD, 16
+    padded = -(-k // _PAD) * _PAD
+    held, warps = _HELD
     numbers = (rows, k, padded, *strides)
     constants = {
-        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "BROKEN": BROKEN, "CHUNK": chunk,
+        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": _PAD, "CHUNK": chunk,
         "ROWS": held,
     }  # fmt: skip
     programs = count * -(-rows // held) * -(-k // chunk)
-    return Launch("digits", programs, device, numbers, constants, 4), padded
+    return Launch("digits", programs, device, numbers, constants, warps), padded
 
 
 def digits(x: Any) -> Digits:
@@ -128,7 +137,8 @@ def digits(x: Any) -> Digits:
     count, rows, k = x.shape
     made, padded = _digits_launch(x.shape, x.stride(), x.device, _chunk)
     parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=x.device)
-    units = torch.empty(count * rows, -(-k // _chunk), dtype=torch.int32, device=x.device)
+    chunks, room = -(-k // _chunk), count * rows + _PAD
+    units = torch.empty(chunks, room, dtype=torch.float32, device=x.device)
     made(x, parts[0], parts[1], units)
     return Digits(parts, units)
 
@@ -191,19 +201,21 @@ def planned(
     numbers = (m, n, padded, chunks, batches, splits)
     constants: dict[str, Any] = {"LEVELS": levels, "CHUNK": chunk}
     if large:
-        constants |= {"STAGES": tile.stages, "WARPS": tile.warps, "BROKEN": BROKEN}
+        constants |= {
+            "STAGES": tile.stages, "SLOTS": min(levels, tile.slots), "SLACK": _PAD,
+            "WARPS": tile.warps,
+        }  # fmt: skip
         made = Launch("tiled_products", programs, device, numbers, constants, tile.warps)
-        slots = levels + 1 if levels else 0
     else:
         constants |= {
             "ROWS": tile.rows, "COLUMNS": tile.columns, "STEP": tile.step,
-            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "BROKEN": BROKEN,
+            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "SLACK": _PAD,
         }  # fmt: skip
         made = Launch(
             "exact_products", programs, device, numbers, constants, tile.warps, tile.stages
         )
-        slots = levels
-    return Plan(made, splits, programs * slots * tile.rows * tile.columns, tile if large else None)
+    room = programs * levels * tile.rows * tile.columns
+    return Plan(made, splits, room, tile if large else None)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -217,16 +229,17 @@ def _rows_launch(
     """
     chunks = -(-k // chunk)
     tensor = m > _PLAIN and kind == "int8"
-    rows, columns = (FEW, 64) if tensor else (1 << _levels(m), 16)
+    columns, step, warps = _ON_TENSOR_CORES if tensor else _WITHOUT
+    rows = FEW if tensor else 1 << _levels(m)
     across = -(-n // columns)
-    levels = _split(across, chunks, 2 * _processors(device))
+    levels = _split(across, chunks, _processors(device) * 3 // 4)
     splits = -(-chunks >> levels)
     constants = {
         "EVEN": k % 16 == 0, "LEVELS": levels, "CHUNK": chunk, "ROWS": rows,
-        "COLUMNS": columns, "TENSOR": tensor, "BROKEN": BROKEN,
+        "COLUMNS": columns, "STEP": min(chunk, step), "TENSOR": tensor,
     }  # fmt: skip
     numbers = (m, n, k, chunks, splits, *strides)
-    made = Launch("exact_rows", across * splits, device, numbers, constants, 4, 1)
+    made = Launch("exact_rows", across * splits, device, numbers, constants, warps, 1)
     return made, splits, across * splits * levels * rows * columns
 
 
@@ -290,7 +303,9 @@ def _of_rows(a: Any, b: Any, bias: Any, dtype: Any) -> Any:
 
     (m, k), n = a.shape, b.shape[1]
     strides = (*a.stride(), *b.stride())
-    made, splits, size = _rows_launch(m, n, k, strides, a.device, _chunk, unit(), bias is not None)
+    made, splits, size = _rows_launch(
+        m, n, k, strides, a.device, _chunk, unit(), _dtypes(dtype, bias)
+    )
     c = torch.empty((splits, m, n), dtype=torch.float32 if splits > 1 else dtype, device=a.device)
     room = torch.empty(size, dtype=torch.float32, device=a.device) if size else c
     made(a, b, c, room, bias if splits == 1 else None)

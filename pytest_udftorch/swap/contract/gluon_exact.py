@@ -32,29 +32,6 @@ def descriptor(x, rows, step):
 
 
 @gluon.jit
-def _power(exponent):
-    return ((exponent + 127) << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def _scaled(value, one, other, BROKEN: gl.constexpr):
-    """Return whole numbers times 2^one of their row and 2^other of their column, rounded once."""
-    least = gl.minimum(gl.min(one, 0), gl.min(other, 0))
-    most = gl.maximum(gl.max(one, 0), gl.max(other, 0))
-    # Below 2^39 in magnitude, so that both products are exact.
-    if (least >= -63) & (most <= 44):
-        value = value * gl.expand_dims(_power(one), 1) * gl.expand_dims(_power(other), 0)
-    else:
-        both = gl.expand_dims(one, 1) + gl.expand_dims(other, 0)
-        first = gl.minimum(gl.maximum(both, -126), 127)
-        second = gl.minimum(gl.maximum(both - first, -126), 127)
-        value = value * _power(first) * _power(second)
-        broken = gl.expand_dims(one == BROKEN, 1) | gl.expand_dims(other == BROKEN, 0)
-        value = gl.where(broken, float("nan"), value)
-    return value
-
-
-@gluon.jit
 def _load(a, b, a_parts, b_parts, bars, stage, a_row, b_row, a_low, b_low, at, on):
     """Load the digits of one step into the buffers of a stage, if it is on."""
     ROWS: gl.constexpr = a.block_type.shape[0]
@@ -68,15 +45,42 @@ def _load(a, b, a_parts, b_parts, bars, stage, a_row, b_row, a_low, b_low, at, o
     _copy(a, [a_low, at], bar, a_parts.index(2 * stage + 1), pred=on)
 
 
+@gluon.jit
+def _waited(room, slots, value, q, is_last, layout: gl.constexpr, LEVELS: gl.constexpr,
+            SLOTS: gl.constexpr, SIZE: gl.constexpr):  # fmt: skip
+    """Add the sum of chunk q to the tree; return what the last one makes.
+
+    Sums of 1, 2, 4, ... chunks wait for a partner of their size: the small ones in ``slots``, others
+    in ``room``. The last chunk takes all that wait.
+    """
+    moves = True
+    for level in gl.static_range(SLOTS):
+        if moves:
+            if ((q >> level) & 1) == 1:
+                value = slots.index(level).load(layout) + value
+            elif not is_last:
+                slots.index(level).store(value)
+                moves = False
+    at = SLOTS + (q & 0)
+    while moves & (at < LEVELS):
+        if ((q >> at) & 1) == 1:
+            value = gl.load(room + at * SIZE) + value
+        elif not is_last:
+            gl.store(room + at * SIZE, value)
+            moves = False
+        at += 1
+    return value
+
+
 @gluon.jit(do_not_specialize=["m", "n", "padded", "chunks", "batches", "splits"])
 def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches, splits,
                    LEVELS: gl.constexpr, CHUNK: gl.constexpr, STAGES: gl.constexpr,
-                   WARPS: gl.constexpr, BROKEN: gl.constexpr):  # fmt: skip
+                   SLOTS: gl.constexpr, SLACK: gl.constexpr, WARPS: gl.constexpr):  # fmt: skip
     """Multiply batches of matrices of digits; of each split of k, of 2^LEVELS chunks, a part.
 
     a and b are descriptors of digits: the upper ones of all rows, then the lower ones. c is dense:
-    (splits, batches, m, n). In ``waiting`` each program has room for LEVELS + 1 tiles. bias has a
-    number for each column, or is None.
+    (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles, of which it uses
+    none of the first SLOTS. bias has a number for each column, or is None.
     """
     ROWS: gl.constexpr = a.block_type.shape[0]
     STEP: gl.constexpr = a.block_type.shape[1]
@@ -87,9 +91,12 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     tile_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, COLUMNS, 32]
     )
+    # Eight rows of a warp take turns at the banks.
+    slot_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, order=[1, 0])
     a_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, ROWS, STEP], a.layout)
     b_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, COLUMNS, STEP], b.layout)
     bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    slots = gl.allocate_shared_memory(gl.float32, [max(SLOTS, 1), ROWS, COLUMNS], slot_layout)
     for number in gl.static_range(STAGES):
         mbarrier.init(bars.index(number), count=1)
     fence_async_shared()
@@ -98,8 +105,8 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     tiles = down * across
     i = gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile_layout))
     j = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, tile_layout))
-    places = gl.expand_dims(i, 1) * COLUMNS + gl.expand_dims(j, 0)
-    room = waiting + gl.program_id(0).to(gl.int64) * ((LEVELS + 1) * SIZE) + places
+    room = waiting + gl.program_id(0).to(gl.int64) * (LEVELS * SIZE)
+    room += gl.expand_dims(i, 1) * COLUMNS + gl.expand_dims(j, 0)
     scale = gl.full((ROWS, COLUMNS), 256.0, gl.float32, layout=tile_layout)
     before = 0  # steps of the tasks before this one
     for task in range(gl.program_id(0), tiles * batches * splits, gl.num_programs(0)):
@@ -146,39 +153,20 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
                 _load(a, b, a_parts, b_parts, bars, (before + ahead) % STAGES, a_row, b_row,
                       a_low, b_low, start + ahead * STEP, ahead < steps)  # fmt: skip
             hh, mid, ll = warpgroup_mma_wait(0, deps=(hh, mid, ll))
-            row = batch * m + top + i
-            column = batch * n + left + j
-            one = gl.load(ua + row.to(gl.int64) * chunks + first + q, top + i < m, other=0)
-            other = gl.load(ub + column.to(gl.int64) * chunks + first + q, left + j < n, other=0)
-            upper = hh * 256 + mid
-            value = gl.fma(upper.to(gl.float32), scale, ll.to(gl.float32))
-            value = _scaled(value, one, other, BROKEN)
-            if LEVELS == 0:
-                total = value
-            else:
-                # A thread reads what it stored itself. Sums of 1, 2, 4, ... chunks wait in
-                # ``room`` for a partner of their size.
-                level = 0
-                rest = q
-                while (rest & 1) == 1:
-                    value = gl.load(room + level * SIZE) + value
-                    level += 1
-                    rest = rest >> 1
-                gl.store(room + level * SIZE, value)
-        before += steps
-        if LEVELS > 0:
-            level = 0
-            rest = count
-            while (rest & 1) == 0:
-                level += 1
-                rest = rest >> 1
-            total = gl.load(room + level * SIZE)
-            rest = rest >> 1
-            while rest > 0:
-                level += 1
-                if (rest & 1) == 1:
-                    total = gl.load(room + level * SIZE) + total
-                rest = rest >> 1
+            # Units beyond the last row are those of nothing that is stored.
+            one = gl.load(ua + (first + q).to(gl.int64) * (batches * m + SLACK) + a_row + i)
+            other = gl.load(ub + (first + q).to(gl.int64) * (batches * n + SLACK) + b_row + j)
+            value = (hh * 256 + mid).to(gl.float32)
+            value = gl.fma(value, scale, ll.to(gl.float32))
+            # A unit above 2^88 could overflow where that of the column makes up for it.
+            vast = one > 2.0**88
+            value = value * gl.expand_dims(gl.where(vast, one * 2.0**-40, one), 1)
+            value = value * gl.expand_dims(other, 0)
+            value = value * gl.expand_dims(gl.where(vast, 2.0**40, 1.0), 1)
+            if LEVELS > 0:
+                value = _waited(room, slots, value, q, q == count - 1, tile_layout, LEVELS, SLOTS,
+                                SIZE)  # fmt: skip
+            total = value
         if bias is not None:
             added = gl.load(bias + left + j, left + j < n, other=0.0).to(gl.float32)
             total += gl.expand_dims(added, 0)
@@ -186,3 +174,4 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
         to += gl.expand_dims((top + i).to(gl.int64) * n, 1) + gl.expand_dims(left + j, 0)
         inside = gl.expand_dims(top + i < m, 1) & gl.expand_dims(left + j < n, 0)
         gl.store(to, total.to(c.dtype.element_ty), inside)
+        before += steps

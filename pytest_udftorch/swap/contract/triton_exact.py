@@ -23,28 +23,40 @@ def _power(exponent):
 
 
 @triton.jit
-def _digits(x, BROKEN: tl.constexpr):
-    """Return upper and lower digits of rows of bfloat16 numbers, and the exponent of their unit.
+def _top(bits):
+    """Return the encodings of the largest magnitudes of rows of bfloat16 numbers."""
+    return tl.max(bits.to(tl.int32) & 0x7FFF, 1)
 
-    The exponent is BROKEN where a number is infinite or NaN.
+
+@triton.jit
+def _units(top):
+    """Return the units of rows, NaN where a number is infinite or NaN, and what divides by them.
+
+    The latter has two factors, because one may lie beyond the powers of float32.
     """
-    bits = x.to(tl.int16, bitcast=True).to(tl.int32)
-    top = tl.max(bits & 0x7FFF, 1)
     # A carry out of the significand: of 255 the upper digit would be 128.
     unit = tl.where(top == 0, 0, tl.maximum((top + 1) >> 7, 1) - 141)
-    broken = top >= 0x7F80
-    # Two factors, because one may lie beyond the powers of float32.
-    half = (-unit) >> 1
-    y = (
-        (bits << 16).to(tl.float32, bitcast=True)
-        * _power(half)[:, None]
-        * _power(-unit - half)[:, None]
-    )
-    # Adding 1.5 * 2^23 rounds to an integer, which then stands in the lower bits.
-    whole = (y + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
-    whole = tl.where(broken[:, None], 0, whole)
-    high = (whole + 128) >> 8
-    return high, whole - (high << 8), tl.where(broken, BROKEN, unit)
+    half = unit >> 1
+    one = _power(half)
+    other = _power(unit - half)
+    return tl.where(top >= 0x7F80, float("nan"), one * other), _power(-half), _power(half - unit)
+
+
+@triton.jit
+def _shifted(bits, one, other):
+    """Return integers plus ``OFFSET``: numbers of bfloat16 over the units of their rows.
+
+    Adding 1.5 * 2^23 rounds to an integer, which then stands in the lower bits. Of NaNs and
+    infinities it returns something.
+    """
+    x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True) * one[:, None]
+    magic = tl.full(x.shape, 12582912.0 + 128.0, tl.float32)
+    return tl.fma(x, tl.broadcast_to(other[:, None], x.shape), magic).to(tl.int32, bitcast=True)
+
+
+#: An integer q plus this has its lower digit plus 128 in the lowest byte, and its upper one above.
+OFFSET = tl.constexpr(0x4B400000 + 128)
+UPPER = tl.constexpr(0x4B4000)
 
 
 @triton.jit
@@ -55,30 +67,22 @@ def _joined(hh, mid, ll):
 
 
 @triton.jit
-def _scaled(value, one, other, BROKEN: tl.constexpr):
-    """Return whole numbers times 2^one of their row and 2^other of their column, rounded once."""
-    least = tl.minimum(tl.min(one, 0), tl.min(other, 0))
-    most = tl.maximum(tl.max(one, 0), tl.max(other, 0))
-    # Below 2^39 in magnitude, so that both products are exact.
-    if (least >= -63) & (most <= 44):
-        value = value * _power(one)[:, None] * _power(other)[None, :]
-    else:
-        both = one[:, None] + other[None, :]
-        first = tl.minimum(tl.maximum(both, -126), 127)
-        second = tl.minimum(tl.maximum(both - first, -126), 127)
-        value = value * _power(first) * _power(second)
-        broken = (one == BROKEN)[:, None] | (other == BROKEN)[None, :]
-        value = tl.where(broken, float("nan"), value)
-    return value
+def _scaled(value, one, other):
+    """Return whole numbers below 2^39 times the units of rows and columns, rounded once."""
+    # A unit above 2^88 could overflow where that of the column makes up for it.
+    vast = one > 2.0**88
+    near = tl.where(vast, one * 2.0**-40, one)
+    value = value * near[:, None] * other[None, :]
+    return value * tl.where(vast, 2.0**40, 1.0)[:, None]
 
 
 @triton.jit(do_not_specialize=["rows", "k", "padded"])
 def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.constexpr,
-           ALIGNED: tl.constexpr, BROKEN: tl.constexpr, CHUNK: tl.constexpr,
+           ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
            ROWS: tl.constexpr):  # fmt: skip
     """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
 
-    ``padded`` is a multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is:
+    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is:
     then loads are wide.
     """
     padded = padded // 128 * 128
@@ -96,12 +100,15 @@ def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.c
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = (row < rows)[:, None]
     here = x + batch * x_batch + row[:, None] * x_row + at[None, :] * x_k
-    upper, lower, unit = _digits(tl.load(here, inside & (at < k)[None, :], other=0.0), BROKEN)
+    given = tl.load(here, inside & (at < k)[None, :], other=0.0).to(tl.int16, bitcast=True)
+    unit, one, other = _units(_top(given))
+    whole = _shifted(given, one, other)
     to = (batch * rows + row)[:, None] * padded + at[None, :]
     inside = inside & (at < padded)[None, :]
-    tl.store(high + to, upper.to(tl.int8), inside)
-    tl.store(low + to, lower.to(tl.int8), inside)
-    tl.store(units + (batch * rows + row) * chunks + chunk, unit, row < rows)
+    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
+    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
+    tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
 
 
 @triton.jit
@@ -129,7 +136,7 @@ def _more(x, y, acc, KIND: tl.constexpr):
 def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunks, batches, splits,
                    LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
                    COLUMNS: tl.constexpr, STEP: tl.constexpr, TILED: tl.constexpr,
-                   KIND: tl.constexpr, BROKEN: tl.constexpr):  # fmt: skip
+                   KIND: tl.constexpr, SLACK: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices of digits; of each split of k, of 2^LEVELS chunks, a part.
 
     c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles. bias
@@ -179,9 +186,10 @@ def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunk
                 ll = _more(xl, yl, ll, KIND)
                 left += STEP
                 right += STEP
-            one = tl.load(ua + row * chunks + first + q)
-            other = tl.load(ub + column * chunks + first + q)
-            value = _scaled(_joined(hh, mid, ll), one, other, BROKEN)
+            here = (first + q).to(tl.int64)
+            one = tl.load(ua + here * (batches * m + SLACK) + row)
+            other = tl.load(ub + here * (batches * n + SLACK) + column)
+            value = _scaled(_joined(hh, mid, ll), one, other)
             total = value if LEVELS == 0 else _taken(room, total, value, q, SIZE)
         if LEVELS > 0:
             total = _closed(room, total, count, SIZE)
@@ -196,11 +204,11 @@ def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunk
 @triton.jit(do_not_specialize=["m", "n", "k", "chunks", "splits"])
 def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k, b_column,
                EVEN: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-               COLUMNS: tl.constexpr, TENSOR: tl.constexpr, BROKEN: tl.constexpr):  # fmt: skip
-    """Multiply up to ROWS rows by a matrix, of which each number is read once.
+               COLUMNS: tl.constexpr, STEP: tl.constexpr, TENSOR: tl.constexpr):  # fmt: skip
+    """Multiply up to ROWS rows by a matrix, of which each number is read from memory once.
 
     c is dense: (splits, m, n). EVEN says that k is a multiple of 16, TENSOR that rows, 16 or more,
-    are multiplied on tensor cores of 8 bits.
+    are multiplied on tensor cores of 8 bits, STEP terms at once. Otherwise STEP is CHUNK.
     """
     if EVEN:
         k = k // 16 * 16
@@ -211,36 +219,63 @@ def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k,
     i = tl.arange(0, ROWS)
     room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE)
     room += i[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
-    column = tl.minimum(j, n - 1).to(tl.int64)
+    columns = b + tl.minimum(j, n - 1).to(tl.int64)[:, None] * b_column
+    rows = a + i.to(tl.int64)[:, None] * a_row
     first = split << LEVELS
     count = tl.minimum(chunks - first, 1 << LEVELS)
     total = tl.zeros((COLUMNS, ROWS), tl.float32)
     for q in range(count):
-        at = (first + q).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
-        there = b + column[:, None] * b_column + at[None, :] * b_k
-        yh, yl, other = _digits(tl.load(there, (at < k)[None, :], other=0.0), BROKEN)
-        here = a + i[:, None] * a_row + at[None, :] * a_k
-        given = tl.load(here, (i < m)[:, None] & (at < k)[None, :], other=0.0)
-        xh, xl, one = _digits(given, BROKEN)
+        start = (first + q) * CHUNK
+        at = start + tl.arange(0, CHUNK)
+        given = tl.load(rows + at[None, :] * a_k, (i < m)[:, None] & (at < k)[None, :], other=0.0)
+        unit, one, other = _units(_top(given.to(tl.int16, bitcast=True)))
         if TENSOR:
-            xh, xl = tl.trans(xh.to(tl.int8)), tl.trans(xl.to(tl.int8))
-            yh, yl = yh.to(tl.int8), yl.to(tl.int8)
-            hh = tl.dot(yh, xh, out_dtype=tl.int32)
-            mid = tl.dot(yh, xl, out_dtype=tl.int32)
-            mid = tl.dot(yl, xh, mid, out_dtype=tl.int32)
-            value = _joined(hh, mid, tl.dot(yl, xl, out_dtype=tl.int32))
+            top = tl.zeros((COLUMNS,), tl.int32)
+            for s in tl.static_range(0, CHUNK, STEP):
+                at = start + s + tl.arange(0, STEP)
+                y = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
+                top = tl.maximum(top, _top(y.to(tl.int16, bitcast=True)))
+            of_column, y_one, y_other = _units(top)
+            hh = tl.zeros((COLUMNS, ROWS), tl.int32)
+            mid = tl.zeros((COLUMNS, ROWS), tl.int32)
+            ll = tl.zeros((COLUMNS, ROWS), tl.int32)
+            for s in tl.static_range(0, CHUNK, STEP):
+                # What was just read is in the cache.
+                at = start + s + tl.arange(0, STEP)
+                inside = (at < k)[None, :]
+                y = tl.load(columns + at[None, :] * b_k, inside, other=0.0)
+                x = tl.load(rows + at[None, :] * a_k, (i < m)[:, None] & inside, other=0.0)
+                y = _shifted(y.to(tl.int16, bitcast=True), y_one, y_other)
+                x = tl.trans(_shifted(x.to(tl.int16, bitcast=True), one, other))
+                xh, xl = (x >> 8).to(tl.int8), (x ^ 128).to(tl.int8)
+                yh, yl = (y >> 8).to(tl.int8), (y ^ 128).to(tl.int8)
+                hh = tl.dot(yh, xh, hh, out_dtype=tl.int32)
+                mid = tl.dot(yh, xl, mid, out_dtype=tl.int32)
+                mid = tl.dot(yl, xh, mid, out_dtype=tl.int32)
+                ll = tl.dot(yl, xl, ll, out_dtype=tl.int32)
+            value = _joined(hh, mid, ll)
         else:
-            whole = (yh << 8) + yl
+            y = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
+            bits = y.to(tl.int16, bitcast=True)
+            of_column, y_one, y_other = _units(_top(bits))
+            whole = _shifted(bits, y_one, y_other)
+            x = _shifted(given.to(tl.int16, bitcast=True), one, other) - OFFSET
+            xh = (x + 128) >> 8
+            xl = x - (xh << 8)
             scale = tl.full((COLUMNS,), 256.0, tl.float32)
             value = tl.zeros((COLUMNS, ROWS), tl.float32)
             for r in tl.static_range(ROWS):
+                # Sums wrap, and what was added to digits is taken from the sums.
                 chosen = (i == r)[:, None]
                 high = tl.sum(tl.where(chosen, xh, 0), 0)[None, :]
                 low = tl.sum(tl.where(chosen, xl, 0), 0)[None, :]
-                upper = tl.sum(whole * high + yh * low, 1).to(tl.float32)
-                found = tl.fma(upper, scale, tl.sum(yl * low, 1).to(tl.float32))
+                highs, lows = tl.sum(high, 1), tl.sum(low, 1)
+                upper = tl.sum(whole * high, 1) + tl.sum((whole >> 8) * low, 1)
+                upper -= OFFSET * highs + UPPER * lows
+                lower = tl.sum((whole & 255) * low, 1) - 128 * lows
+                found = tl.fma(upper.to(tl.float32), scale, lower.to(tl.float32))
                 value = tl.where((i == r)[None, :], found[:, None], value)
-        value = _scaled(value, other, one, BROKEN)
+        value = _scaled(value, of_column, unit)
         total = value if LEVELS == 0 else _taken(room, total, value, q, SIZE)
     if LEVELS > 0:
         total = _closed(room, total, count, SIZE)
