@@ -1206,8 +1206,9 @@ def exact_products(results: Results) -> str:
         for row in document["rows"]
     ]
     said = (
-        "Root mean square error over that of stock's product in the dtype of the row. A column names "
-        "the bits of integers, the products of digits that are added, and the length of a chunk; "
+        "Root mean square error over that of stock's product in the dtype of the row. A column "
+        "names the bits of integers, the products of digits that are added, and the length of a "
+        "chunk; "
         f"the contract takes: {document['chosen']}. Rows of models are geometric means over their "
         f"linear layers, after {document['steps']} steps of training, but for random weights. k is "
         f"{document['k']:,} where no row says another. `benches/experiments/exact_products.py` "

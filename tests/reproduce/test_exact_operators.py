@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -11,6 +14,8 @@ from pytest_udftorch import patched
 from pytest_udftorch.swap.contract.kernels import kernels
 from pytest_udftorch.swap.contract.native import contract
 from tests.reproduce.test_contract_exact import expected, same
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce" / "contract_exact.md"
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +91,10 @@ def test_a_compiled_product_has_the_bits_of_the_eager_one():
 
     with patched("repro"):
         assert same(torch.compile(function)(a, b, bias), function(a, b, bias))
+
+
+def test_the_page_is_true():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    exec(code, {})
+    with pytest.raises(AssertionError):  # the control: float32 has an order
+        exec(code.replace(".bfloat16()", ""), {})

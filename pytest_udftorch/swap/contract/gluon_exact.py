@@ -50,8 +50,8 @@ def _waited(room, slots, value, q, is_last, layout: gl.constexpr, LEVELS: gl.con
             SLOTS: gl.constexpr, SIZE: gl.constexpr):  # fmt: skip
     """Add the sum of chunk q to the tree; return what the last one makes.
 
-    Sums of 1, 2, 4, ... chunks wait for a partner of their size: the small ones in ``slots``, others
-    in ``room``. The last chunk takes all that wait.
+    Sums of 1, 2, 4, ... chunks wait for a partner of their size: the small ones in ``slots``,
+    others in ``room``. The last chunk takes all that wait.
     """
     moves = True
     for level in gl.static_range(SLOTS):

@@ -82,8 +82,9 @@ def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.c
            ROWS: tl.constexpr):  # fmt: skip
     """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
 
-    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is:
-    then loads are wide.
+    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
+    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
+    wide.
     """
     padded = padded // 128 * 128
     if EVEN:
