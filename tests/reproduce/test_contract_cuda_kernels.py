@@ -425,9 +425,9 @@ for m, n, k in eval(sys.argv[1]):
     bias, want = torch.randn(n), made.mm(a, b)
     for unit in cuda_exact.UNITS:
         os.environ[cuda_exact.UNIT] = unit
-        same(cuda_exact.product(a[None], b[None], wide=True)[0], want)
+        same(cuda_exact.mm(a, b, wide=True), want)
     turned = a.t().contiguous().t(), b.t().contiguous().t()
-    same(cuda_exact.product(*(x[None] for x in turned), bias, wide=True)[0], want + bias)
+    same(cuda_exact.mm(*turned, bias, wide=True), want + bias)
 a, b = (torch.stack([x, x.flip(0), x]) for x in factors(20, 40, 700))
 same(cuda_exact.product(a, b, wide=True), made.products(a, b))
 same(cuda_exact.product(a[..., :0], b[:, :0]), torch.zeros(3, 20, 40).bfloat16())

@@ -271,10 +271,6 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     if not k or not batches * m * n:
         found = torch.zeros(batches, m, n, dtype=torch.float32, device=a.device)
         return (found if bias is None else found + bias).to(dtype)
-    if batches == 1 and m <= FEW:
-        return _of_rows(a[0], b[0], bias, dtype)[None]
-    if batches == 1 and n <= FEW and bias is None:
-        return _of_rows(b[0].t(), a[0].t(), None, dtype).t()[None]
     plan = planned(m, n, k, batches, a.device, unit(), _chunk, _dtypes(dtype, bias))
     left, right = digits(a), digits(b.transpose(1, 2))
     c = torch.empty(
@@ -295,6 +291,18 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
             (left.units, right.units, c, room, fused), (*described, *plan.launch.numbers)
         )
     return _ended(c, plan.splits, bias, dtype)
+
+
+def mm(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
+    """Return the product of two matrices in bfloat16, as ``product`` does of those of batches."""
+    import torch
+
+    (m, k), n = a.shape, b.shape[1]
+    if k and 0 < m <= FEW and n:
+        return _of_rows(a, b, bias, torch.float32 if wide else torch.bfloat16)
+    if k and 0 < n <= FEW and m and bias is None:
+        return _of_rows(b.t(), a.t(), None, torch.float32 if wide else torch.bfloat16).t()
+    return product(a[None], b[None], bias, wide=wide)[0]
 
 
 def _of_rows(a: Any, b: Any, bias: Any, dtype: Any) -> Any:

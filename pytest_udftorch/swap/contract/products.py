@@ -38,7 +38,7 @@ def mm(self: Any, mat2: Any) -> Any:
     if not _fit(self, mat2):
         return stock(self, mat2)
     if cuda_exact.takes(self):
-        return cuda_exact.product(self[None], mat2[None])[0]
+        return cuda_exact.mm(self, mat2)
     return contract().mm(self, mat2)
 
 
@@ -47,7 +47,7 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     if not _fit(mat1, mat2) or not spreads(self.shape, (len(mat1), mat2.shape[1])):
         return stock(self, mat1, mat2, beta=beta, alpha=alpha)
     if cuda_exact.takes(mat1) and alpha == beta == 1 and self.shape == mat2.shape[1:]:
-        return cuda_exact.product(mat1[None], mat2[None], self.contiguous())[0]
+        return cuda_exact.mm(mat1, mat2, self.contiguous())
     return _plus(self, contract().mm(mat1, mat2), beta, alpha)
 
 
