@@ -24,9 +24,10 @@ _PAD: Final = 128
 #: Rows of a program that writes digits, and its warps.
 _HELD: Final = (16, 4)
 
-#: Columns, terms and warps of a program for few rows: on tensor cores, and without.
-_ON_TENSOR_CORES: Final = (32, 128, 4)
-_WITHOUT: Final = (16, CHUNK, 4)
+#: Columns, terms and warps of a program for few rows, on tensor cores and without, and how many
+#: programs for each multiprocessor are enough, in quarters.
+_ON_TENSOR_CORES: Final = (64, 128, 8, 3)
+_WITHOUT: Final = (4, CHUNK, 1, 3)
 
 #: Rows that the kernel for few rows takes, and those that it takes without tensor cores.
 FEW: Final = 16
@@ -63,7 +64,7 @@ class Tile(NamedTuple):
 
 
 #: Tiles of the kernel for Hopper, the large ones first.
-_HOPPER: Final = (Tile(128, 128, 64, 8, 3, 1, 2), Tile(128, 64, 64, 8, 3, 1, 2))
+_HOPPER: Final = (Tile(128, 64, 128, 8, 3, 1, 2), Tile(64, 64, 128, 4, 2, 2, 2))
 
 
 def unit() -> str:
@@ -159,10 +160,10 @@ class Plan(NamedTuple):
     tile: Tile | None
 
 
-def _split(tasks: int, chunks: int, enough: int) -> int:
-    """Return how many levels of chunks a task adds up, so that tasks fill a GPU."""
+def _split(tasks: int, chunks: int, enough: int, least: int = 1) -> int:
+    """Return how many levels of chunks, at least so many, a task adds up, to fill a GPU."""
     levels = _levels(chunks)
-    while levels > 1 and tasks * -(-chunks >> levels) < enough:
+    while levels > least and tasks * -(-chunks >> levels) < enough:
         levels -= 1
     return levels
 
@@ -229,10 +230,10 @@ def _rows_launch(
     """
     chunks = -(-k // chunk)
     tensor = m > _PLAIN and kind == "int8"
-    columns, step, warps = _ON_TENSOR_CORES if tensor else _WITHOUT
+    columns, step, warps, quarters = _ON_TENSOR_CORES if tensor else _WITHOUT
     rows = FEW if tensor else 1 << _levels(m)
     across = -(-n // columns)
-    levels = _split(across, chunks, _processors(device) * 3 // 4)
+    levels = _split(across, chunks, _processors(device) * quarters // 4, 0)
     splits = -(-chunks >> levels)
     constants = {
         "EVEN": k % 16 == 0, "LEVELS": levels, "CHUNK": chunk, "ROWS": rows,

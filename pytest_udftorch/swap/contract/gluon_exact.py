@@ -46,30 +46,82 @@ def _load(a, b, a_parts, b_parts, bars, stage, a_row, b_row, a_low, b_low, at, o
 
 
 @gluon.jit
-def _waited(room, slots, value, q, is_last, layout: gl.constexpr, LEVELS: gl.constexpr,
-            SLOTS: gl.constexpr, SIZE: gl.constexpr):  # fmt: skip
-    """Add the sum of chunk q to the tree; return what the last one makes.
+def _halves(x):
+    """Return the left and the right half of a tile."""
+    ROWS: gl.constexpr = x.shape[0]
+    HALF: gl.constexpr = x.shape[1] // 2
+    return x.reshape([ROWS, 2, HALF]).permute([0, 2, 1]).split()
+
+
+@gluon.jit
+def _joined(hh, mid, ll, one, other):
+    """Return sums of a chunk in float32, times the units of rows and of columns."""
+    scale = gl.full(hh.shape, 256.0, gl.float32, layout=hh.type.layout)
+    value = gl.fma((hh * 256 + mid).to(gl.float32), scale, ll.to(gl.float32))
+    # A unit above 2^88 could overflow where that of the column makes up for it.
+    vast = one > 2.0**88
+    value = value * gl.expand_dims(gl.where(vast, one * 2.0**-40, one), 1)
+    value = value * gl.expand_dims(other, 0)
+    return value * gl.expand_dims(gl.where(vast, 2.0**40, 1.0), 1)
+
+
+@gluon.jit
+def _places(ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr, across):
+    """Return the places of the elements of a tile in a matrix."""
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+    return gl.expand_dims(row.to(gl.int64) * across, 1) + gl.expand_dims(column, 0)
+
+
+@gluon.jit
+def _waited(room, slots, value, q, is_last, half: gl.constexpr, LEVELS: gl.constexpr,
+            SLOTS: gl.constexpr, WARPS: gl.constexpr):  # fmt: skip
+    """Add the sum of chunk q, of one half of a tile, to the tree; return what the last one makes.
 
     Sums of 1, 2, 4, ... chunks wait for a partner of their size: the small ones in ``slots``,
     others in ``room``. The last chunk takes all that wait.
     """
+    SIZE: gl.constexpr = value.shape[0] * value.shape[1]
     moves = True
     for level in gl.static_range(SLOTS):
         if moves:
             if ((q >> level) & 1) == 1:
-                value = slots.index(level).load(layout) + value
+                value = slots.index(2 * level + half).load(value.type.layout) + value
             elif not is_last:
-                slots.index(level).store(value)
+                slots.index(2 * level + half).store(value)
                 moves = False
-    at = SLOTS + (q & 0)
-    while moves & (at < LEVELS):
-        if ((q >> at) & 1) == 1:
-            value = gl.load(room + at * SIZE) + value
-        elif not is_last:
-            gl.store(room + at * SIZE, value)
-            moves = False
-        at += 1
+    if LEVELS > SLOTS:
+        # A layout of few addresses, by way of the slot that this sum has left.
+        wide: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [WARPS, 1], [1, 0])
+        layout: gl.constexpr = value.type.layout
+        here = room + half * SIZE + _places(value.shape[0], value.shape[1], wide, value.shape[1])
+        slot = slots.index(half)
+        at = SLOTS + (q & 0)
+        while moves & (at < LEVELS):
+            if ((q >> at) & 1) == 1:
+                slot.store(gl.load(here + at * (2 * SIZE)))
+                value = slot.load(layout) + value
+            elif not is_last:
+                slot.store(value)
+                gl.store(here + at * (2 * SIZE), slot.load(wide))
+                moves = False
+            at += 1
     return value
+
+
+@gluon.jit
+def _stored(c, value, bias, row, column, m, n):
+    """Store a part of a tile, which begins at a row and a column, with what is added."""
+    layout: gl.constexpr = value.type.layout
+    i = row + gl.arange(0, value.shape[0], layout=gl.SliceLayout(1, layout))
+    j = column + gl.arange(0, value.shape[1], layout=gl.SliceLayout(0, layout))
+    if bias is not None:
+        added = gl.load(bias + j, j < n, other=0.0).to(gl.float32)
+        value += gl.expand_dims(added, 0)
+    to = c + row.to(gl.int64) * n + column
+    to += _places(value.shape[0], value.shape[1], layout, n)
+    inside = gl.expand_dims(i < m, 1) & gl.expand_dims(j < n, 0)
+    gl.store(to, value.to(c.dtype.element_ty), inside)
 
 
 @gluon.jit(do_not_specialize=["m", "n", "padded", "chunks", "batches", "splits"])
@@ -87,7 +139,7 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     COLUMNS: gl.constexpr = b.block_type.shape[0]
     PARTS: gl.constexpr = CHUNK // STEP
     BAND: gl.constexpr = 8
-    SIZE: gl.constexpr = ROWS * COLUMNS
+    HALF: gl.constexpr = COLUMNS // 2
     tile_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, COLUMNS, 32]
     )
@@ -96,18 +148,14 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     a_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, ROWS, STEP], a.layout)
     b_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, COLUMNS, STEP], b.layout)
     bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    slots = gl.allocate_shared_memory(gl.float32, [max(SLOTS, 1), ROWS, COLUMNS], slot_layout)
+    slots = gl.allocate_shared_memory(gl.float32, [2 * max(SLOTS, 1), ROWS, HALF], slot_layout)
     for number in gl.static_range(STAGES):
         mbarrier.init(bars.index(number), count=1)
     fence_async_shared()
     across = gl.cdiv(n, COLUMNS)
     down = gl.cdiv(m, ROWS)
     tiles = down * across
-    i = gl.arange(0, ROWS, layout=gl.SliceLayout(1, tile_layout))
-    j = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, tile_layout))
-    room = waiting + gl.program_id(0).to(gl.int64) * (LEVELS * SIZE)
-    room += gl.expand_dims(i, 1) * COLUMNS + gl.expand_dims(j, 0)
-    scale = gl.full((ROWS, COLUMNS), 256.0, gl.float32, layout=tile_layout)
+    room = waiting + gl.program_id(0).to(gl.int64) * (LEVELS * ROWS * COLUMNS)
     before = 0  # steps of the tasks before this one
     for task in range(gl.program_id(0), tiles * batches * splits, gl.num_programs(0)):
         tile = task % tiles
@@ -132,8 +180,15 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
         hh = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
         mid = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
         ll = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
-        total = gl.zeros((ROWS, COLUMNS), gl.float32, layout=tile_layout)
+        one = _halves(gl.zeros((ROWS, COLUMNS), gl.float32, layout=tile_layout))[0]
+        other = one
         for q in range(count):
+            # Units beyond the last row are those of nothing that is stored.
+            i = gl.arange(0, ROWS, layout=gl.SliceLayout(1, one.type.layout))
+            j = gl.arange(0, HALF, layout=gl.SliceLayout(0, one.type.layout))
+            of_rows = gl.load(ua + (first + q).to(gl.int64) * (batches * m + SLACK) + a_row + i)
+            of_columns = ub + (first + q).to(gl.int64) * (batches * n + SLACK) + b_row + j
+            of_left, of_right = gl.load(of_columns), gl.load(of_columns + HALF)
             for part in range(gl.minimum(PARTS, steps - q * PARTS)):
                 step = q * PARTS + part
                 stage = (before + step) % STAGES
@@ -153,25 +208,19 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
                 _load(a, b, a_parts, b_parts, bars, (before + ahead) % STAGES, a_row, b_row,
                       a_low, b_low, start + ahead * STEP, ahead < steps)  # fmt: skip
             hh, mid, ll = warpgroup_mma_wait(0, deps=(hh, mid, ll))
-            # Units beyond the last row are those of nothing that is stored.
-            one = gl.load(ua + (first + q).to(gl.int64) * (batches * m + SLACK) + a_row + i)
-            other = gl.load(ub + (first + q).to(gl.int64) * (batches * n + SLACK) + b_row + j)
-            value = (hh * 256 + mid).to(gl.float32)
-            value = gl.fma(value, scale, ll.to(gl.float32))
-            # A unit above 2^88 could overflow where that of the column makes up for it.
-            vast = one > 2.0**88
-            value = value * gl.expand_dims(gl.where(vast, one * 2.0**-40, one), 1)
-            value = value * gl.expand_dims(other, 0)
-            value = value * gl.expand_dims(gl.where(vast, 2.0**40, 1.0), 1)
+            hh_left, hh_right = _halves(hh)
+            mid_left, mid_right = _halves(mid)
+            ll_left, ll_right = _halves(ll)
+            # One half of a tile after the other takes fewer registers.
+            one = _joined(hh_left, mid_left, ll_left, of_rows, of_left)
             if LEVELS > 0:
-                value = _waited(room, slots, value, q, q == count - 1, tile_layout, LEVELS, SLOTS,
-                                SIZE)  # fmt: skip
-            total = value
-        if bias is not None:
-            added = gl.load(bias + left + j, left + j < n, other=0.0).to(gl.float32)
-            total += gl.expand_dims(added, 0)
-        to = c + (split * batches + batch).to(gl.int64) * m * n
-        to += gl.expand_dims((top + i).to(gl.int64) * n, 1) + gl.expand_dims(left + j, 0)
-        inside = gl.expand_dims(top + i < m, 1) & gl.expand_dims(left + j < n, 0)
-        gl.store(to, total.to(c.dtype.element_ty), inside)
+                one = _waited(room, slots, one, q, q == count - 1, 0, LEVELS, SLOTS,
+                              WARPS)  # fmt: skip
+            other = _joined(hh_right, mid_right, ll_right, of_rows, of_right)
+            if LEVELS > 0:
+                other = _waited(room, slots, other, q, q == count - 1, 1, LEVELS, SLOTS,
+                                WARPS)  # fmt: skip
+        here = c + (split * batches + batch).to(gl.int64) * m * n
+        _stored(here, one, bias, top, left, m, n)
+        _stored(here, other, bias, top, left + HALF, m, n)
         before += steps

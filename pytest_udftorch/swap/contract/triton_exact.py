@@ -225,6 +225,9 @@ def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k,
     first = split << LEVELS
     count = tl.minimum(chunks - first, 1 << LEVELS)
     total = tl.zeros((COLUMNS, ROWS), tl.float32)
+    if not TENSOR:
+        at = first * CHUNK + tl.arange(0, CHUNK)
+        loaded = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
     for q in range(count):
         start = (first + q) * CHUNK
         at = start + tl.arange(0, CHUNK)
@@ -232,20 +235,20 @@ def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k,
         unit, one, other = _units(_top(given.to(tl.int16, bitcast=True)))
         if TENSOR:
             top = tl.zeros((COLUMNS,), tl.int32)
-            for s in tl.static_range(0, CHUNK, STEP):
-                at = start + s + tl.arange(0, STEP)
-                y = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
+            for s in tl.range(0, CHUNK, STEP, num_stages=1):
+                part = start + s + tl.arange(0, STEP)
+                y = tl.load(columns + part[None, :] * b_k, (part < k)[None, :], other=0.0)
                 top = tl.maximum(top, _top(y.to(tl.int16, bitcast=True)))
             of_column, y_one, y_other = _units(top)
             hh = tl.zeros((COLUMNS, ROWS), tl.int32)
             mid = tl.zeros((COLUMNS, ROWS), tl.int32)
             ll = tl.zeros((COLUMNS, ROWS), tl.int32)
-            for s in tl.static_range(0, CHUNK, STEP):
+            for s in tl.range(0, CHUNK, STEP, num_stages=1):
                 # What was just read is in the cache.
-                at = start + s + tl.arange(0, STEP)
-                inside = (at < k)[None, :]
-                y = tl.load(columns + at[None, :] * b_k, inside, other=0.0)
-                x = tl.load(rows + at[None, :] * a_k, (i < m)[:, None] & inside, other=0.0)
+                part = start + s + tl.arange(0, STEP)
+                inside = (part < k)[None, :]
+                y = tl.load(columns + part[None, :] * b_k, inside, other=0.0)
+                x = tl.load(rows + part[None, :] * a_k, (i < m)[:, None] & inside, other=0.0)
                 y = _shifted(y.to(tl.int16, bitcast=True), y_one, y_other)
                 x = tl.trans(_shifted(x.to(tl.int16, bitcast=True), one, other))
                 xh, xl = (x >> 8).to(tl.int8), (x ^ 128).to(tl.int8)
@@ -256,8 +259,11 @@ def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k,
                 ll = tl.dot(yl, xl, ll, out_dtype=tl.int32)
             value = _joined(hh, mid, ll)
         else:
-            y = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
-            bits = y.to(tl.int16, bitcast=True)
+            bits = loaded.to(tl.int16, bitcast=True)
+            # The next chunk is on its way while this one is multiplied.
+            at += CHUNK
+            inside = at < tl.minimum(k, (first + count) * CHUNK)
+            loaded = tl.load(columns + at[None, :] * b_k, inside[None, :], other=0.0)
             of_column, y_one, y_other = _units(_top(bits))
             whole = _shifted(bits, y_one, y_other)
             x = _shifted(given.to(tl.int16, bitcast=True), one, other) - OFFSET
