@@ -495,25 +495,26 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from pytest_udftorch.swap.contract import cuda_exact, gluon_exact
 
-for tile in cuda_exact._HOPPER:
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=tile.step, element_bitwidth=8, rank=2)
-    kinds = {"a": f"tensordesc<i8[{tile.rows}, {tile.step}],{layout!r}>",
-             "b": f"tensordesc<i8[{tile.columns}, {tile.step}],{layout!r}>",
-             "ua": "*fp32", "ub": "*fp32", "c": "*bf16", "waiting": "*fp32",
-             **dict.fromkeys("m n padded chunks batches splits".split(), "i32")}
-    kernel = gluon_exact.tiled_products
-    constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "STAGES": tile.stages,
-                 "SLOTS": tile.slots, "SLACK": 128, "WARPS": tile.warps}
-    signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
-    made = triton.compile(
-        GluonASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
-        options={"enable_fp_fusion": False, "num_warps": tile.warps},
-    )
-    text = made.asm["ptx"]
-    # In the loop four products of this step may be under way, behind it none.
-    assert re.findall(r"wgmma.wait_group.sync.aligned\\s+(\\d)", text) == ["4", "0"]
-    assert "s32.s8.s8" in text
-    assert made.metadata.shared * tile.resident <= 227 * 1024
+tile = cuda_exact._HOPPER
+layout = gl.NVMMASharedLayout(swizzle_byte_width=tile.step, element_bitwidth=8, rank=2)
+kinds = {"a": f"tensordesc<i8[{tile.rows}, {tile.step}],{layout!r}>",
+         "b": f"tensordesc<i8[{tile.columns}, {tile.step}],{layout!r}>",
+         "ua": "*fp32", "ub": "*fp32", "c": "*bf16", "waiting": "*fp32",
+         **dict.fromkeys("m n padded chunks batches splits".split(), "i32")}
+kernel = gluon_exact.tiled_products
+constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "STAGES": tile.stages,
+             "SLOTS": tile.slots,
+             "SLACK": 128, "WARPS": tile.warps}
+signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
+made = triton.compile(
+    GluonASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
+    options={"enable_fp_fusion": False, "num_warps": tile.warps},
+)
+text = made.asm["ptx"]
+# In the loop four products of this step may be under way, behind it none.
+assert re.findall(r"wgmma.wait_group.sync.aligned\\s+(\\d)", text) == ["4", "0"]
+assert "s32.s8.s8" in text
+assert made.metadata.shared * tile.resident <= 227 * 1024
 print("compiled")
 """
 

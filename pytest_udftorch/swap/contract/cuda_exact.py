@@ -26,7 +26,7 @@ _HELD: Final = (16, 4)
 
 #: Columns, terms and warps of a program for few rows, on tensor cores and without, and how many
 #: programs for each multiprocessor are enough, in quarters.
-_ON_TENSOR_CORES: Final = (64, 128, 8, 3)
+_ON_TENSOR_CORES: Final = (64, 128, 4, 16)
 _WITHOUT: Final = (4, CHUNK, 1, 3)
 
 #: Rows that the kernel for few rows takes, and those that it takes without tensor cores.
@@ -63,8 +63,9 @@ class Tile(NamedTuple):
     slots: int = 0
 
 
-#: Tiles of the kernel for Hopper, the large ones first.
-_HOPPER: Final = (Tile(128, 64, 128, 8, 3, 1, 2), Tile(64, 64, 128, 4, 2, 2, 2))
+#: The tile of the kernel for Hopper: of two programs on a multiprocessor one joins sums while the
+#: other one multiplies. Larger ones have no registers for this.
+_HOPPER: Final = Tile(64, 64, 64, 4, 4, 2, 2)
 
 
 def unit() -> str:
@@ -191,10 +192,7 @@ def planned(
     chunks, padded = -(-k // chunk), -(-k // _PAD) * _PAD
     enough = _processors(device)
     large = kind == "int8" and min(m, n) > 32 and _is_hopper(device)
-    if large:
-        tile = next((t for t in _HOPPER if _tiles(m, n, batches, t) >= enough), _HOPPER[-1])
-    else:
-        tile = _small_tile(m, n, kind)
+    tile = _HOPPER if large else _small_tile(m, n, kind)
     tasks = _tiles(m, n, batches, tile)
     levels = _split(tasks, chunks, enough)
     splits = -(-chunks >> levels)
@@ -203,8 +201,8 @@ def planned(
     constants: dict[str, Any] = {"LEVELS": levels, "CHUNK": chunk}
     if large:
         constants |= {
-            "STAGES": tile.stages, "SLOTS": min(levels, tile.slots), "SLACK": _PAD,
-            "WARPS": tile.warps,
+            "STAGES": tile.stages, "SLOTS": min(levels, tile.slots),
+            "SLACK": _PAD, "WARPS": tile.warps,
         }  # fmt: skip
         made = Launch("tiled_products", programs, device, numbers, constants, tile.warps)
     else:
