@@ -1197,6 +1197,26 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def exact_products(results: Results) -> str:
+    """Return how far products of 16 bits are from float64, over stock's."""
+    document = results["exact_products"]
+    labels = list(document["rows"][0]["errors"])
+    rows = [
+        (row["dtype"], row["case"], *(f"{row['errors'][label]:.2f}" for label in labels))
+        for row in document["rows"]
+    ]
+    said = (
+        "Root mean square error over that of stock's product in the dtype of the row. A column "
+        "names the bits of integers, the products of digits that are added, and the length of a "
+        "chunk; "
+        f"the contract takes: {document['chosen']}. Rows of models are geometric means over their "
+        f"linear layers, after {document['steps']} steps of training, but for random weights. k is "
+        f"{document['k']:,} where no row says another. `benches/experiments/exact_products.py` "
+        "describes the rows."
+    )
+    return _with_source([*table(["dtype", "product", *labels], rows), "", said], document)
+
+
 def contract_digests_cuda(results: Results) -> str:
     """Return the digests of weights after training on GPUs and their CPUs."""
     names = ("contract_digests_cuda_h100", "contract_digests_cuda")
@@ -1717,6 +1737,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage": coverage,
     "contract_digests": contract_digests,
     "contract_digests_cuda": contract_digests_cuda,
+    "exact_products": exact_products,
     "contract_models": contract_models,
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,

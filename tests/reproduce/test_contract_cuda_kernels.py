@@ -388,3 +388,141 @@ def test_the_interpreter_convolves_as_the_cpu_does():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.stdout.strip().endswith("the same"), made.stderr
+
+
+EXACT = """
+import math, os, sys
+import torch
+import triton.language as tl
+from pytest_udftorch.swap.contract import cuda_exact, gpu, launches, triton_kernels
+from pytest_udftorch.swap.contract.native import contract
+
+def launch(self, tensors, numbers):
+    launches._kernel(self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
+
+launches.Launch.run = launch
+triton_kernels._plus = tl.standard._sum_combine
+gpu._resident = cuda_exact._processors = lambda device: 7
+cuda_exact._is_hopper = lambda device: False
+made = contract()
+torch.manual_seed(0)
+
+def same(a, b):
+    assert a.shape == b.shape and a.dtype == b.dtype
+    a, b = (torch.where(x.isnan(), math.nan, x).view(torch.int32) for x in (a, b))
+    assert torch.equal(a, b)
+
+def factors(m, n, k):
+    a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+    a[-1] *= 2.0**-130
+    b[:, -1] *= 2.0**120
+    a[0, 3], b[k - 1, 1] = math.nan, math.inf
+    return a, b
+
+# Results stay in float32: the interpreter does not round to bfloat16 to nearest.
+for m, n, k in eval(sys.argv[1]):
+    a, b = factors(m, n, k)
+    bias, want = torch.randn(n), made.mm(a, b)
+    for unit in cuda_exact.UNITS:
+        os.environ[cuda_exact.UNIT] = unit
+        same(cuda_exact.mm(a, b, wide=True), want)
+    turned = a.t().contiguous().t(), b.t().contiguous().t()
+    same(cuda_exact.mm(*turned, bias, wide=True), want + bias)
+a, b = (torch.stack([x, x.flip(0), x]) for x in factors(20, 40, 700))
+same(cuda_exact.product(a, b, wide=True), made.products(a, b))
+same(cuda_exact.product(a[..., :0], b[:, :0]), torch.zeros(3, 20, 40).bfloat16())
+a, b = (x[None] for x in factors(20, 40, 700))
+before = cuda_exact.product(a, b, wide=True)
+cuda_exact._chunk = 256
+assert not torch.equal(cuda_exact.product(a, b, wide=True)[:, 1:-1, 2:-1], before[:, 1:-1, 2:-1])
+print("the same")
+"""
+
+#: Few rows, few columns, splits of k, and tiles that are not full.
+SHAPES = (
+    "(2, 33, 700), (16, 70, 1600), (40, 2, 513)",
+    "(20, 40, 1700), (33, 70, 512), (70, 66, 3000)",
+)
+
+
+@pytest.mark.parametrize("shapes", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
+def test_the_interpreter_multiplies_exactly_as_the_cpu_does(shapes):
+    made = subprocess.run(
+        [sys.executable, "-c", EXACT, shapes],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.stdout.strip().endswith("the same"), made.stderr
+
+
+def test_an_unknown_unit_of_exact_products_is_refused(monkeypatch):
+    from pytest_udftorch.errors import CudaFormError
+    from pytest_udftorch.swap.contract import cuda_exact
+
+    monkeypatch.setenv(cuda_exact.UNIT, "int4")
+    with pytest.raises(CudaFormError, match=r"int8 .* half .* plain"):
+        cuda_exact.unit()
+
+
+#: Kinds of arguments of kernels of digits.
+DIGITS = {
+    **dict.fromkeys(("ah", "al", "bh", "bl"), "*i8"), "ua": "*fp32", "ub": "*fp32", "c": "*bf16",
+    "waiting": "*fp32", **dict.fromkeys(["m", "n", "padded", "chunks", "batches", "splits"], "i32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("unit", "tensor"),
+    [("int8", "s32.s8.s8"), ("half", "f32.f16.f16"), ("plain", None)],
+)
+def test_digits_are_multiplied_by_the_unit_of_choice(unit, tensor):
+    from pytest_udftorch.swap.contract import triton_exact
+
+    side = 64 if unit == "int8" else 32
+    constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "ROWS": side, "COLUMNS": side, "STEP": 64,
+                 "TILED": True, "KIND": unit, "SLACK": 128}  # fmt: skip
+    text = ptx("exact_products", DIGITS, constants, triton_exact)
+    kinds = set(re.findall(r"\bw?g?mma\S*", text))
+    assert all(tensor in kind for kind in kinds if "mma" in kind and "sync.aligned.m" in kind)
+    assert any(tensor and tensor in kind for kind in kinds) == (tensor is not None)
+
+
+HOPPER = """
+import re
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+from pytest_udftorch.swap.contract import cuda_exact, gluon_exact
+
+tile = cuda_exact._HOPPER
+layout = gl.NVMMASharedLayout(swizzle_byte_width=tile.step, element_bitwidth=8, rank=2)
+kinds = {"a": f"tensordesc<i8[{tile.rows}, {tile.step}],{layout!r}>",
+         "b": f"tensordesc<i8[{tile.columns}, {tile.step}],{layout!r}>",
+         "ua": "*fp32", "ub": "*fp32", "c": "*bf16", "waiting": "*fp32",
+         **dict.fromkeys("m n padded chunks batches splits".split(), "i32")}
+kernel = gluon_exact.tiled_products
+constants = {"bias": None, "LEVELS": 3, "CHUNK": 512, "STAGES": tile.stages,
+             "SLOTS": tile.slots,
+             "SLACK": 128, "WARPS": tile.warps}
+signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
+made = triton.compile(
+    GluonASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
+    options={"enable_fp_fusion": False, "num_warps": tile.warps},
+)
+text = made.asm["ptx"]
+# In the loop four products of this step may be under way, behind it none.
+assert re.findall(r"wgmma.wait_group.sync.aligned\\s+(\\d)", text) == ["4", "0"]
+assert "s32.s8.s8" in text
+assert made.metadata.shared * tile.resident <= 227 * 1024
+print("compiled")
+"""
+
+
+def test_the_kernel_for_hopper_waits_for_the_products_of_the_step_before():
+    # In a process of its own: what Triton 3.9 leaks of Gluon it names at the end.
+    pytest.importorskip("triton.experimental.gluon")
+    made = subprocess.run(
+        [sys.executable, "-c", HOPPER], capture_output=True, text=True, check=False
+    )
+    assert made.stdout.strip() == "compiled", made.stderr

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from pytest_udftorch.swap.contract import launches
+from pytest_udftorch.swap.contract import cuda_exact, launches
 from pytest_udftorch.swap.contract.launches import Launch, launch
 from pytest_udftorch.swap.operators.tensors import alike
 
@@ -173,14 +173,18 @@ def _table(
 
 
 class GpuContract:
-    """Sums and products of float32 tensors on GPUs."""
+    """Sums and products of float32 tensors on GPUs, and products of those in bfloat16."""
 
     def mm(self, a: Any, b: Any) -> Any:
-        """Return the product of two matrices with any strides."""
+        """Return the product in float32 of two matrices with any strides."""
+        if cuda_exact.takes(a):
+            return cuda_exact.mm(a, b, wide=True)
         return self._product(a, b, (a.shape[0], b.shape[1]), 1, (0, *a.stride(), 0, *b.stride()))
 
     def products(self, a: Any, b: Any) -> Any:
-        """Return the product of each two matrices of two batches, with any strides."""
+        """Return the products of each two matrices of two batches, as ``mm`` does."""
+        if cuda_exact.takes(a):
+            return cuda_exact.product(a, b, wide=True)
         shape = (len(a), a.shape[1], b.shape[2])
         return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
 

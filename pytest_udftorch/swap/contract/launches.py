@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching the kernels of ``triton_kernels``, at little cost for one that was launched before."""
+"""Launching the contract's kernels on GPUs, at little cost for one that was launched before."""
 
 from __future__ import annotations
 
@@ -28,6 +28,30 @@ def kernels() -> Any:
             f"be imported: {error}. Install it (pip install triton), or keep tensors on the CPU."
         ) from error
     return triton_kernels
+
+
+@functools.cache
+def gluon() -> Any:
+    """Return the module of the kernels in Gluon, or None if this version of Triton lacks it."""
+    try:
+        from pytest_udftorch.swap.contract import gluon_exact
+    except (ImportError, AttributeError):
+        return None
+    return gluon_exact
+
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    """Return a kernel of a name.
+
+    Raises:
+        CudaFormError: Triton cannot be imported.
+    """
+    if hasattr(kernels(), name):
+        return getattr(kernels(), name)
+    from pytest_udftorch.swap.contract import triton_exact
+
+    return getattr(triton_exact if hasattr(triton_exact, name) else gluon(), name)
 
 
 @functools.cache
@@ -113,14 +137,13 @@ class Launch:
 
     def _compiled(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """Compile and launch; return what a further launch needs."""
-        home = kernels()
         options = {"num_stages": self.stages} if self.stages else {}
-        compiled = compat.uncompiled(getattr(home, self.name)[(self.programs,)])(
+        compiled = compat.uncompiled(_kernel(self.name)[(self.programs,)])(
             *tensors, *numbers, **self.constants, **options, num_warps=self.warps,
             enable_fp_fusion=False,
         )  # fmt: skip
         rest = tuple(self.constants.values())
-        hooks = home.triton.knobs.runtime
+        hooks = kernels().triton.knobs.runtime
         return compiled, compiled.run, compiled.function, compiled.packed_metadata, rest, hooks
 
 

@@ -31,8 +31,8 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, obtain
 _SOURCE: Final = "contract.c"
 _HEADERS: Final = (
     "contract.h", "contract_convolutions.h", "contract_depthwise.h", "contract_elements.h",
-    "contract_folds.h", "contract_pools.h", "contract_reference.h", "contract_rows.h",
-    "contract_sixteen.h", "contract_upsampling.h",
+    "contract_exact.h", "contract_folds.h", "contract_pools.h", "contract_reference.h",
+    "contract_rows.h", "contract_sixteen.h", "contract_upsampling.h",
 )  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
@@ -81,6 +81,11 @@ def contract_job(level: str, compiler: Compiler, defines: Sequence[str] = ()) ->
     )
 
 
+def _clause(x: Any) -> str:
+    """Return what stands in the names of functions that multiply tensors of a dtype."""
+    return "exact_" if str(x.dtype) == "torch.bfloat16" else ""
+
+
 class Contract:
     """Sums and products of dense float32 tensors on the CPU; those on a GPU go to ``GPU``.
 
@@ -91,11 +96,13 @@ class Contract:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         self._threads: dict[tuple[bytes, int], Threads] = {}
-        library.fast_mm.argtypes = (*_SIZES, *_MATRICES, ctypes.c_void_p)
-        library.ref_mm.argtypes = (*_SIZES, *_MATRICES)
-        library.fast_bmm.argtypes = (
-            ctypes.c_int64, *_SIZES, *_BATCH, *_BATCH, *(ctypes.c_void_p,) * 2,
-        )  # fmt: skip
+        for name in ("", "exact_"):
+            getattr(library, f"fast_{name}mm").argtypes = (*_SIZES, *_MATRICES, ctypes.c_void_p)
+            getattr(library, f"ref_{name}mm").argtypes = (*_SIZES, *_MATRICES)
+            getattr(library, f"ref_{name}mm").restype = None
+            getattr(library, f"fast_{name}bmm").argtypes = (
+                ctypes.c_int64, *_SIZES, *_BATCH, *_BATCH, *(ctypes.c_void_p,) * 2,
+            )  # fmt: skip
         library.ref_mm.restype = library.ref_sums.restype = library.fast_sums.restype = None
         library.ref_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 2)
         library.fast_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 3)
@@ -129,7 +136,7 @@ class Contract:
         return found
 
     def mm(self, a: Any, b: Any, *, reference: bool = False) -> Any:
-        """Return the product of two matrices with any strides."""
+        """Return the product in float32 of two matrices in float32 or bfloat16, in any strides."""
         import torch
 
         if a.is_cuda:
@@ -137,14 +144,17 @@ class Contract:
         (m, k), n = a.shape, b.shape[1]
         c = torch.empty(m, n, dtype=torch.float32)
         given = (m, n, k, a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
+        clause = _clause(a)
         if reference:
-            self.library.ref_mm(*given)
-        elif self.library.fast_mm(*given, ctypes.byref(self.threads(b"aten::mm"))):
+            getattr(self.library, f"ref_{clause}mm")(*given)
+        elif getattr(self.library, f"fast_{clause}mm")(
+            *given, ctypes.byref(self.threads(b"aten::mm"))
+        ):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 
     def products(self, a: Any, b: Any) -> Any:
-        """Return the product of each two matrices of two batches, with any strides."""
+        """Return the products of each two matrices of two batches, as ``mm`` does."""
         import torch
 
         if a.is_cuda:
@@ -153,7 +163,7 @@ class Contract:
         c = torch.empty(count, m, n, dtype=torch.float32)
         given = (a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
         threads = ctypes.byref(self.threads(b"aten::bmm"))
-        if self.library.fast_bmm(count, m, n, k, *given, threads):
+        if getattr(self.library, f"fast_{_clause(a)}bmm")(count, m, n, k, *given, threads):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 

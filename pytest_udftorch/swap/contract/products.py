@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.swap.contract import cuda_windows
+from pytest_udftorch.swap.contract import cuda_exact, cuda_windows
 from pytest_udftorch.swap.contract.layouts import has_channels_last, spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
@@ -21,7 +21,11 @@ def _fit(a: Any, b: Any, rank: int = 2) -> bool:
 
 
 def _plus(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
-    """Return beta * self + alpha * product; factors of 1 are left out, one of 0 leaves self out."""
+    """Return beta * self + alpha * product in float32, of which self may be in bfloat16.
+
+    Factors of 1 are left out, one of 0 leaves self out.
+    """
+    self = self.float()
     if alpha != 1:
         product *= alpha
     if beta == 0:
@@ -33,6 +37,8 @@ def mm(self: Any, mat2: Any) -> Any:
     """Return the product of two matrices."""
     if not _fit(self, mat2):
         return stock(self, mat2)
+    if cuda_exact.takes(self):
+        return cuda_exact.mm(self, mat2)
     return contract().mm(self, mat2)
 
 
@@ -40,6 +46,8 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     """Return beta * self + alpha * product of two matrices."""
     if not _fit(mat1, mat2) or not spreads(self.shape, (len(mat1), mat2.shape[1])):
         return stock(self, mat1, mat2, beta=beta, alpha=alpha)
+    if cuda_exact.takes(mat1) and alpha == beta == 1 and self.shape == mat2.shape[1:]:
+        return cuda_exact.mm(mat1, mat2, self.contiguous())
     return _plus(self, contract().mm(mat1, mat2), beta, alpha)
 
 
@@ -47,6 +55,8 @@ def bmm(self: Any, mat2: Any) -> Any:
     """Return the product of each two matrices of two batches."""
     if not _fit(self, mat2, 3) or self.shape[0] != mat2.shape[0]:
         return stock(self, mat2)
+    if cuda_exact.takes(self):
+        return cuda_exact.product(self, mat2)
     return contract().products(self, mat2)
 
 
@@ -66,13 +76,16 @@ def grouped_mm(
 ) -> Any:
     """Return the products of groups of rows, columns or terms, each with a matrix of its own.
 
-    ``offs`` says where groups end. Rows of no group are zeros; stock leaves them unwritten. 16 bits
-    are widened to float32, and each result is rounded once.
+    ``offs`` says where groups end. Rows of no group are zeros; stock leaves them unwritten. Half is
+    widened to float32, bfloat16 is multiplied exactly, and each result is rounded once.
     """
+    import torch
+
     plain = bias is None and out_dtype in (None, self.dtype) and self.dtype is mat2.dtype
     if not plain or not _groups_fit(self, mat2, offs):
         return stock(self, mat2, offs, bias, out_dtype)
-    a, b = self.float(), mat2.float()
+    exact = self.dtype is torch.bfloat16
+    a, b = (self, mat2) if exact else (self.float(), mat2.float())
     if offs is None:
         return _padded(self, mat2, (self.shape[0],)).copy_(contract().products(a, b))
     ends = offs.tolist()

@@ -4,6 +4,9 @@
 What an operator takes is widened to float32, which is exact. It computes in float32, in the order
 of the contract, and each result is rounded once, to nearest and to even. So a sum or a product
 accumulates in float32, and nothing depends on the CPU's own instructions for 16 bits.
+
+The factors of a product in bfloat16 stay what they are: it is an exact sum of integers
+(docs/reproduce/contract_exact.md), whose result in float32 is rounded like others.
 """
 
 from __future__ import annotations
@@ -33,6 +36,12 @@ _WRITE_ANY: Final = frozenset(
 
 #: Gradients of what a GPU computes in float32 of half; their last argument is the dtype of these.
 _OF_WIDENED: Final = frozenset({"log_softmax_backward", "softmax_backward"})
+
+#: Factors of exact products and what is added to these, by their places; they stay in bfloat16.
+_FACTORS: Final[Mapping[str, tuple[int, ...]]] = {
+    "addmm": (0, 1, 2), "addmv": (0, 1, 2), "baddbmm": (0, 1, 2), "bmm": (0, 1), "dot": (0, 1),
+    "mm": (0, 1), "mv": (0, 1),
+}  # fmt: skip
 
 #: Arguments of a function that it writes, by their places.
 _WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
@@ -139,7 +148,8 @@ def _between(
     import torch
 
     name = function.__name__
-    wide = [_widened(a, narrow) for a in args]
+    factors = _FACTORS.get(name, ()) if narrow is torch.bfloat16 else ()
+    wide = [a if at in factors else _widened(a, narrow) for at, a in enumerate(args)]
     named = {key: _widened(a, narrow) for key, a in kwargs.items()}
     asked = named.pop("dtype", None)
     if asked is torch.float32 or "dtype" in kwargs:

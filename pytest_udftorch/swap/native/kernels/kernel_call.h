@@ -92,6 +92,12 @@ using WindowsFunction = int(const Convolution *, const Threads *);
   F(fast_bmm, int(int64_t, int64_t, int64_t, int64_t, const float *, int64_t,  \
                   int64_t, int64_t, const float *, int64_t, int64_t, int64_t,  \
                   float *, const Threads *))                                   \
+  F(fast_exact_mm,                                                             \
+    int(int64_t, int64_t, int64_t, const uint16_t *, int64_t, int64_t,         \
+        const uint16_t *, int64_t, int64_t, float *, const Threads *))         \
+  F(fast_exact_bmm, int(int64_t, int64_t, int64_t, int64_t, const uint16_t *,  \
+                        int64_t, int64_t, int64_t, const uint16_t *, int64_t,  \
+                        int64_t, int64_t, float *, const Threads *))           \
   F(fast_sums,                                                                 \
     void(int64_t, int64_t, int64_t, const float *, float *, const Threads *))  \
   F(fast_prefixes,                                                             \
@@ -186,6 +192,7 @@ bool isGiven(const OptionalTensor &X) { return X && X->defined(); }
 /// How the results of a call in 16 bits are rounded: their dtypes are stock's.
 enum class Rounds {
   All,        ///< each to the dtype of the call
+  Products,   ///< the same, but for bfloat16, whose factors are not widened
   Mixed,      ///< the same; further arguments may be float32
   First,      ///< the first so, further ones to the dtype of parameters
   Weighted,   ///< the same, with a weight, which decides
@@ -302,7 +309,9 @@ private:
                             const std::decay_t<A> &...Given) {
     Narrow N;
     (N.see(Given), ...);
-    if (!N.Found || N.Mixed || (N.Wide && How == Rounds::All) ||
+    if (!N.Found || N.Mixed ||
+        (N.Wide && (How == Rounds::All || How == Rounds::Products)) ||
+        (How == Rounds::Products && *N.Found == at::kBFloat16) ||
         (N.Given && *N.Given != *N.Found) ||
         (N.Asked && *N.Asked != *N.Found && *N.Asked != at::kFloat))
       return std::nullopt;
@@ -351,6 +360,12 @@ template <class... T> bool areOurs(const Tensor &X, const T &...Others) {
     return isPlain(X, at::kFloat) && areOurs(Others...);
 }
 
+/// Whether tensors are what exact products take: bfloat16 on the CPU, in any
+/// strides.
+template <class... T> bool areExact(const T &...All) {
+  return (isPlain(All, at::kBFloat16) && ...);
+}
+
 /// Whether a vector has one number for each of \p Count things, or is not
 /// there.
 bool isVector(const OptionalTensor &X, int64_t Count) {
@@ -365,6 +380,9 @@ Tensor made(IntArrayRef Shape) {
 
 const float *read(const Tensor &X) {
   return static_cast<const float *>(X.const_data_ptr());
+}
+const uint16_t *readNarrow(const Tensor &X) {
+  return static_cast<const uint16_t *>(X.const_data_ptr());
 }
 float *written(const Tensor &X) { return X.mutable_data_ptr<float>(); }
 

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact products of docs/reproduce/contract_exact.md as Triton kernels.
+
+``digits`` writes each chunk of a row as integers in one power of two, in two digits of 8 bits.
+``exact_products`` multiplies digits, and ``exact_rows`` a few rows by a matrix, whose digits it
+finds on the way. A sum of integers has no order, so tiles and tensor cores change no result.
+
+This module imports triton, so it is itself imported when the first kernel is needed.
+"""
+
+# Triton evaluates the annotations of a kernel, so their evaluation is not postponed here.
+
+import triton
+import triton.language as tl
+
+from pytest_udftorch.swap.contract.triton_kernels import _closed, _taken
+
+
+@triton.jit
+def _power(exponent):
+    """Return powers of two, of exponents from -126 to 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _top(bits):
+    """Return the encodings of the largest magnitudes of rows of bfloat16 numbers."""
+    return tl.max(bits.to(tl.int32) & 0x7FFF, 1)
+
+
+@triton.jit
+def _units(top):
+    """Return the units of rows, NaN where a number is infinite or NaN, and what divides by them.
+
+    The latter has two factors, because one may lie beyond the powers of float32.
+    """
+    # A carry out of the significand: of 255 the upper digit would be 128.
+    unit = tl.where(top == 0, 0, tl.maximum((top + 1) >> 7, 1) - 141)
+    half = unit >> 1
+    one = _power(half)
+    other = _power(unit - half)
+    return tl.where(top >= 0x7F80, float("nan"), one * other), _power(-half), _power(half - unit)
+
+
+@triton.jit
+def _shifted(bits, one, other):
+    """Return integers plus ``OFFSET``: numbers of bfloat16 over the units of their rows.
+
+    Adding 1.5 * 2^23 rounds to an integer, which then stands in the lower bits. Of NaNs and
+    infinities it returns something.
+    """
+    x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True) * one[:, None]
+    magic = tl.full(x.shape, 12582912.0 + 128.0, tl.float32)
+    return tl.fma(x, tl.broadcast_to(other[:, None], x.shape), magic).to(tl.int32, bitcast=True)
+
+
+#: An integer q plus this has its lower digit plus 128 in the lowest byte, and its upper one above.
+OFFSET = tl.constexpr(0x4B400000 + 128)
+UPPER = tl.constexpr(0x4B4000)
+
+
+@triton.jit
+def _joined(hh, mid, ll):
+    """Return 65536 hh + 256 mid + ll in float32, of integers below 2^24, as the contract rounds."""
+    upper = hh.to(tl.int32) * 256 + mid.to(tl.int32)
+    return tl.fma(upper.to(tl.float32), tl.full(upper.shape, 256.0, tl.float32), ll.to(tl.float32))
+
+
+@triton.jit
+def _scaled(value, one, other):
+    """Return whole numbers below 2^39 times the units of rows and columns, rounded once."""
+    # A unit above 2^88 could overflow where that of the column makes up for it.
+    vast = one > 2.0**88
+    near = tl.where(vast, one * 2.0**-40, one)
+    value = value * near[:, None] * other[None, :]
+    return value * tl.where(vast, 2.0**40, 1.0)[:, None]
+
+
+@triton.jit(do_not_specialize=["rows", "k", "padded"])
+def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.constexpr,
+           ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
+           ROWS: tl.constexpr):  # fmt: skip
+    """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
+
+    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
+    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
+    wide.
+    """
+    padded = padded // 128 * 128
+    if EVEN:
+        k = k // 16 * 16
+    if ALIGNED:
+        rows = rows // 16 * 16
+    chunks = tl.cdiv(k, CHUNK)
+    blocks = tl.cdiv(rows, ROWS)
+    program = tl.program_id(0)
+    block = (program % blocks).to(tl.int64)
+    chunk = (program // blocks % chunks).to(tl.int64)
+    batch = (program // blocks // chunks).to(tl.int64)
+    row = block * ROWS + tl.arange(0, ROWS)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = (row < rows)[:, None]
+    here = x + batch * x_batch + row[:, None] * x_row + at[None, :] * x_k
+    given = tl.load(here, inside & (at < k)[None, :], other=0.0).to(tl.int16, bitcast=True)
+    unit, one, other = _units(_top(given))
+    whole = _shifted(given, one, other)
+    to = (batch * rows + row)[:, None] * padded + at[None, :]
+    inside = inside & (at < padded)[None, :]
+    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
+    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
+    tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
+
+
+@triton.jit
+def _factor(x, KIND: tl.constexpr):
+    if KIND == "half":
+        x = x.to(tl.float16)
+    elif KIND == "plain":
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def _more(x, y, acc, KIND: tl.constexpr):
+    """Add a product of digits: by integers, tensor cores of 16 bits, or none."""
+    if KIND == "int8":
+        acc = tl.dot(x, y, acc, out_dtype=tl.int32)
+    elif KIND == "half":
+        acc = tl.dot(x, y, acc)
+    else:
+        acc = tl.dot(x, y, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit(do_not_specialize=["m", "n", "padded", "chunks", "batches", "splits"])
+def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunks, batches, splits,
+                   LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+                   COLUMNS: tl.constexpr, STEP: tl.constexpr, TILED: tl.constexpr,
+                   KIND: tl.constexpr, SLACK: tl.constexpr):  # fmt: skip
+    """Multiply batches of matrices of digits; of each split of k, of 2^LEVELS chunks, a part.
+
+    c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles. bias
+    has a number for each column, or is None. TILED says that m and n are multiples of ROWS and
+    COLUMNS.
+    """
+    padded = padded // 128 * 128
+    across = tl.cdiv(n, COLUMNS)
+    down = tl.cdiv(m, ROWS)
+    tiles = down * across
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    BAND: tl.constexpr = 8
+    PARTS: tl.constexpr = CHUNK // STEP
+    WHOLE: tl.constexpr = tl.int32 if KIND == "int8" else tl.float32
+    places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + places
+    for task in range(tl.program_id(0), tiles * batches * splits, tl.num_programs(0)):
+        tile = task % tiles
+        batch = (task // tiles % batches).to(tl.int64)
+        split = task // tiles // batches
+        # Neighbours share rows and columns, which then are in the cache.
+        band = tile // (BAND * across)
+        height = tl.minimum(down - band * BAND, BAND)
+        i = (band * BAND + tile % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
+        j = tile % (BAND * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+        row = batch * m + (i if TILED else i % m)
+        column = batch * n + (j if TILED else j % n)
+        first = split << LEVELS
+        count = tl.minimum(chunks - first, 1 << LEVELS)
+        at = tl.arange(0, STEP) + first * CHUNK
+        left = row[:, None] * padded + at[None, :]
+        right = column[None, :] * padded + at[:, None]
+        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        steps = tl.cdiv(tl.minimum(padded - first * CHUNK, count * CHUNK), STEP)
+        for q in range(count):
+            hh = tl.zeros((ROWS, COLUMNS), WHOLE)
+            mid = tl.zeros((ROWS, COLUMNS), WHOLE)
+            ll = tl.zeros((ROWS, COLUMNS), WHOLE)
+            for _s in range(tl.minimum(PARTS, steps - q * PARTS)):
+                xh = _factor(tl.load(ah + left), KIND)
+                yh = _factor(tl.load(bh + right), KIND)
+                xl = _factor(tl.load(al + left), KIND)
+                yl = _factor(tl.load(bl + right), KIND)
+                hh = _more(xh, yh, hh, KIND)
+                mid = _more(xh, yl, mid, KIND)
+                mid = _more(xl, yh, mid, KIND)
+                ll = _more(xl, yl, ll, KIND)
+                left += STEP
+                right += STEP
+            here = (first + q).to(tl.int64)
+            one = tl.load(ua + here * (batches * m + SLACK) + row)
+            other = tl.load(ub + here * (batches * n + SLACK) + column)
+            value = _scaled(_joined(hh, mid, ll), one, other)
+            total = value if LEVELS == 0 else _taken(room, total, value, q, SIZE)
+        if LEVELS > 0:
+            total = _closed(room, total, count, SIZE)
+        if bias is not None:
+            total += tl.load(bias + j, j < n, other=0.0).to(tl.float32)[None, :]
+        to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
+        tl.store(to, total.to(c.dtype.element_ty), (i < m)[:, None] & (j < n)[None, :])
+        if LEVELS > 0:
+            tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["m", "n", "k", "chunks", "splits"])
+def exact_rows(a, b, c, waiting, bias, m, n, k, chunks, splits, a_row, a_k, b_k, b_column,
+               EVEN: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+               COLUMNS: tl.constexpr, STEP: tl.constexpr, TENSOR: tl.constexpr):  # fmt: skip
+    """Multiply up to ROWS rows by a matrix, of which each number is read from memory once.
+
+    c is dense: (splits, m, n). EVEN says that k is a multiple of 16, TENSOR that rows, 16 or more,
+    are multiplied on tensor cores of 8 bits, STEP terms at once. Otherwise STEP is CHUNK.
+    """
+    if EVEN:
+        k = k // 16 * 16
+    across = tl.cdiv(n, COLUMNS)
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    split = tl.program_id(0) // across
+    j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    i = tl.arange(0, ROWS)
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE)
+    room += i[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    columns = b + tl.minimum(j, n - 1).to(tl.int64)[:, None] * b_column
+    rows = a + i.to(tl.int64)[:, None] * a_row
+    first = split << LEVELS
+    count = tl.minimum(chunks - first, 1 << LEVELS)
+    total = tl.zeros((COLUMNS, ROWS), tl.float32)
+    if not TENSOR:
+        at = first * CHUNK + tl.arange(0, CHUNK)
+        loaded = tl.load(columns + at[None, :] * b_k, (at < k)[None, :], other=0.0)
+    for q in range(count):
+        start = (first + q) * CHUNK
+        at = start + tl.arange(0, CHUNK)
+        given = tl.load(rows + at[None, :] * a_k, (i < m)[:, None] & (at < k)[None, :], other=0.0)
+        unit, one, other = _units(_top(given.to(tl.int16, bitcast=True)))
+        if TENSOR:
+            top = tl.zeros((COLUMNS,), tl.int32)
+            for s in tl.range(0, CHUNK, STEP, num_stages=1):
+                part = start + s + tl.arange(0, STEP)
+                y = tl.load(columns + part[None, :] * b_k, (part < k)[None, :], other=0.0)
+                top = tl.maximum(top, _top(y.to(tl.int16, bitcast=True)))
+            of_column, y_one, y_other = _units(top)
+            hh = tl.zeros((COLUMNS, ROWS), tl.int32)
+            mid = tl.zeros((COLUMNS, ROWS), tl.int32)
+            ll = tl.zeros((COLUMNS, ROWS), tl.int32)
+            for s in tl.range(0, CHUNK, STEP, num_stages=1):
+                # What was just read is in the cache.
+                part = start + s + tl.arange(0, STEP)
+                inside = (part < k)[None, :]
+                y = tl.load(columns + part[None, :] * b_k, inside, other=0.0)
+                x = tl.load(rows + part[None, :] * a_k, (i < m)[:, None] & inside, other=0.0)
+                y = _shifted(y.to(tl.int16, bitcast=True), y_one, y_other)
+                x = tl.trans(_shifted(x.to(tl.int16, bitcast=True), one, other))
+                xh, xl = (x >> 8).to(tl.int8), (x ^ 128).to(tl.int8)
+                yh, yl = (y >> 8).to(tl.int8), (y ^ 128).to(tl.int8)
+                hh = tl.dot(yh, xh, hh, out_dtype=tl.int32)
+                mid = tl.dot(yh, xl, mid, out_dtype=tl.int32)
+                mid = tl.dot(yl, xh, mid, out_dtype=tl.int32)
+                ll = tl.dot(yl, xl, ll, out_dtype=tl.int32)
+            value = _joined(hh, mid, ll)
+        else:
+            bits = loaded.to(tl.int16, bitcast=True)
+            # The next chunk is on its way while this one is multiplied.
+            at += CHUNK
+            inside = at < tl.minimum(k, (first + count) * CHUNK)
+            loaded = tl.load(columns + at[None, :] * b_k, inside[None, :], other=0.0)
+            of_column, y_one, y_other = _units(_top(bits))
+            whole = _shifted(bits, y_one, y_other)
+            x = _shifted(given.to(tl.int16, bitcast=True), one, other) - OFFSET
+            xh = (x + 128) >> 8
+            xl = x - (xh << 8)
+            scale = tl.full((COLUMNS,), 256.0, tl.float32)
+            value = tl.zeros((COLUMNS, ROWS), tl.float32)
+            for r in tl.static_range(ROWS):
+                # Sums wrap, and what was added to digits is taken from the sums.
+                chosen = (i == r)[:, None]
+                high = tl.sum(tl.where(chosen, xh, 0), 0)[None, :]
+                low = tl.sum(tl.where(chosen, xl, 0), 0)[None, :]
+                highs, lows = tl.sum(high, 1), tl.sum(low, 1)
+                upper = tl.sum(whole * high, 1) + tl.sum((whole >> 8) * low, 1)
+                upper -= OFFSET * highs + UPPER * lows
+                lower = tl.sum((whole & 255) * low, 1) - 128 * lows
+                found = tl.fma(upper.to(tl.float32), scale, lower.to(tl.float32))
+                value = tl.where((i == r)[None, :], found[:, None], value)
+        value = _scaled(value, of_column, unit)
+        total = value if LEVELS == 0 else _taken(room, total, value, q, SIZE)
+    if LEVELS > 0:
+        total = _closed(room, total, count, SIZE)
+    if bias is not None:
+        total += tl.load(bias + j, j < n, other=0.0).to(tl.float32)[:, None]
+    to = c + (split * m + i[None, :]).to(tl.int64) * n + j[:, None]
+    tl.store(to, total.to(c.dtype.element_ty), (i < m)[None, :] & (j < n)[:, None])

@@ -1,0 +1,692 @@
+//===- contract_exact.h - Products of bfloat16 as sums of integers --------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// The clause of docs/reproduce/contract_exact.md as C. ref_exact_mm is the
+// contract of products in bfloat16; fast_exact_mm and fast_exact_bmm give the
+// same bits.
+//
+// A sum of integers has no order. So a kernel may add the products of a chunk
+// as its registers, threads or tensor cores ask for.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_CONTRACT_EXACT_H
+#define UDFTORCH_CONTRACT_EXACT_H
+
+#include "contract.h"
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+/// The sums of products of digits over a chunk stay below 2^31 in all, and
+/// those of each two digits do not exceed 2^24.
+#ifndef EXACT_CHUNK
+#define EXACT_CHUNK 512
+#endif
+
+/// A unit beyond all exponents says that a number is infinite or NaN.
+enum { EXACT_BROKEN = 1 << 20 };
+
+// What a negative control adds to the upper sum of a chunk.
+#ifndef EXACT_OFF
+#define EXACT_OFF 0
+#endif
+
+//===----------------------------------------------------------------------===//
+// The contract
+//===----------------------------------------------------------------------===//
+
+/// The exponent w of the unit of k numbers, which are integers q times 2^w,
+/// with q = 256 h + l between -32,639 and 32,639 after rounding: the least such
+/// w for normal numbers. Encodings of bfloat16 are in the order of magnitudes.
+/// A carry out of the significand of 255 takes the next exponent, since 255 *
+/// 2^7 has an upper digit of 128.
+static int32_t ref_unit(int64_t k, const uint16_t *a, int64_t sa) {
+  int32_t top = 0;
+  for (int64_t p = 0; p < k; ++p) {
+    int32_t magnitude = a[p * sa] & 0x7FFF;
+    top = magnitude > top ? magnitude : top;
+  }
+  if (top >= 0x7F80)
+    return EXACT_BROKEN;
+  int32_t exponent = (top + 1) >> 7;
+  return top == 0 ? 0 : (exponent ? exponent : 1) - 141;
+}
+
+/// 2^exponent as a double; exponents are from -1022 to 1023.
+static double exact_power(int64_t exponent) {
+  uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+  double y;
+  memcpy(&y, &bits, sizeof y);
+  return y;
+}
+
+/// The integer that is nearest to a number over 2^unit, of two the even one.
+static int64_t ref_whole(uint16_t number, int32_t unit) {
+  uint32_t bits = (uint32_t)number << 16;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return (int64_t)((x * exact_power(-unit) + 0x1.8p52) - 0x1.8p52);
+}
+
+/// The product of a chunk: two exact sums of integers, which are joined with
+/// one rounding each, and times a power of two.
+static float ref_exact_chunk(int64_t k, const uint16_t *a, int64_t sa,
+                             const uint16_t *b, int64_t sb) {
+  int32_t v = ref_unit(k, a, sa), w = ref_unit(k, b, sb);
+  if (v == EXACT_BROKEN || w == EXACT_BROKEN)
+    return NAN;
+  int64_t upper = EXACT_OFF, lower = 0;
+  for (int64_t p = 0; p < k; ++p) {
+    int64_t x = ref_whole(a[p * sa], v), y = ref_whole(b[p * sb], w);
+    int64_t xh = (x + 128) >> 8, yh = (y + 128) >> 8;
+    int64_t xl = x - 256 * xh, yl = y - 256 * yh;
+    upper += 256 * xh * yh + xh * yl + xl * yh;
+    lower += xl * yl;
+  }
+  float sum = 256.0f * (float)upper + (float)lower; // 256 times it is exact
+  return (float)(sum * exact_power((int64_t)v + w));
+}
+
+/// The product of two vectors: chunks, added up by the tree of ref_sum.
+static float ref_exact_dot(int64_t k, const uint16_t *a, int64_t sa,
+                           const uint16_t *b, int64_t sb) {
+  if (k <= EXACT_CHUNK)
+    return ref_exact_chunk(k, a, sa, b, sb);
+  int64_t p = EXACT_CHUNK * half_of((k + EXACT_CHUNK - 1) / EXACT_CHUNK);
+  return ref_exact_dot(p, a, sa, b, sb) +
+         ref_exact_dot(k - p, a + p * sa, sa, b + p * sb, sb);
+}
+
+/// C = A B in float32, of which A has rows and columns with the strides am and
+/// ak, B with bk and bn; the rows of C are dense.
+EXPORT void ref_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
+                         int64_t am, int64_t ak, const uint16_t *b, int64_t bk,
+                         int64_t bn, float *c) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      c[i * n + j] = ref_exact_dot(k, a + i * am, ak, b + j * bn, bk);
+}
+
+//===----------------------------------------------------------------------===//
+// Digits
+//===----------------------------------------------------------------------===//
+
+/// Factors of a chunk of a row or column as digits; whole is 256 high + low.
+struct digits {
+  int16_t whole[EXACT_CHUNK], high[EXACT_CHUNK], low[EXACT_CHUNK];
+};
+
+/// Writes count numbers as digits, with zeros up to a multiple of 4, and
+/// returns the power of two that is their unit, or NaN.
+static double find_digits(int64_t count, const uint16_t *x,
+                          struct digits *found) {
+  uint16_t top = 0;
+  for (int64_t p = 0; p < count; ++p) {
+    uint16_t magnitude = x[p] & 0x7FFF;
+    top = magnitude > top ? magnitude : top;
+  }
+  uint16_t largest[1] = {top};
+  int32_t unit = ref_unit(1, largest, 1);
+  for (int64_t p = count; p < (count + 3) / 4 * 4; ++p)
+    found->whole[p] = found->high[p] = found->low[p] = 0;
+  if (unit == EXACT_BROKEN) {
+    memset(found, 0, sizeof *found);
+    return NAN;
+  }
+  // Two factors, because one may lie beyond the powers of float32.
+  int32_t half = (-unit) >> 1;
+  float one = (float)exact_power(half);
+  float other = (float)exact_power(-unit - half);
+  for (int64_t p = 0; p < count; ++p) {
+    uint32_t bits = (uint32_t)x[p] << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    y = y * one * other + 0x1.8p23f; // rounds; the integer is in the lower bits
+    memcpy(&bits, &y, sizeof bits);
+    int16_t q = (int16_t)bits;
+    int16_t h = (int16_t)((q + 128) >> 8);
+    found->whole[p] = q;
+    found->high[p] = h;
+    found->low[p] = (int16_t)(q - 256 * h);
+  }
+  return exact_power(unit);
+}
+
+/// The numbers of a chunk, one behind the other: where they are, or in work.
+static const uint16_t *gathered(int64_t count, const uint16_t *x,
+                                int64_t stride, uint16_t *work) {
+  if (stride == 1)
+    return x;
+  for (int64_t p = 0; p < count; ++p)
+    work[p] = x[p * stride];
+  return work;
+}
+
+//===----------------------------------------------------------------------===//
+// Tiles
+//===----------------------------------------------------------------------===//
+
+// A tile has four rows, and columns that fill two registers of AVX-512 or one
+// of AVX2. Lanes are sums of 32 bits; a lane takes two or four terms at once.
+enum { EXACT_ROWS = 4 };
+#ifdef __AVX512BW__
+enum { EXACT_LANES = 16, EXACT_VECTORS = 2 };
+#else
+enum { EXACT_LANES = 8, EXACT_VECTORS = 1 };
+#endif
+enum { EXACT_COLUMNS = EXACT_LANES * EXACT_VECTORS };
+
+typedef int32_t sums32 __attribute__((vector_size(4 * EXACT_LANES)));
+typedef int32_t exact_sums[EXACT_ROWS][EXACT_COLUMNS];
+
+/// Adds products of pairs of 16 bits, which do not overflow.
+static inline sums32 add_pairs(sums32 sum, sums32 x, sums32 y) {
+#if defined __AVX512BW__
+  return sum + (sums32)_mm512_madd_epi16((__m512i)x, (__m512i)y);
+#elif defined __AVX2__
+  return sum + (sums32)_mm256_madd_epi16((__m256i)x, (__m256i)y);
+#else
+  return sum + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+
+static inline sums32 spread_pair(const int16_t *pair) {
+  int32_t both;
+  memcpy(&both, pair, sizeof both);
+  return both - (sums32){0};
+}
+
+/// The sums of a tile over a chunk, from pairs of 16 bits. Rows of A are across
+/// apart; B has three planes of pairs: whole numbers, upper and lower digits.
+static void exact_pairs(int64_t pairs, const int16_t *high, const int16_t *low,
+                        int64_t across, const int16_t *b, int64_t plane,
+                        exact_sums upper, exact_sums lower) {
+  sums32 hi[EXACT_ROWS][EXACT_VECTORS], lo[EXACT_ROWS][EXACT_VECTORS];
+#pragma clang loop unroll(full)
+  for (int r = 0; r < EXACT_ROWS; ++r)
+#pragma clang loop unroll(full)
+    for (int v = 0; v < EXACT_VECTORS; ++v)
+      hi[r][v] = lo[r][v] = (sums32){0};
+  for (int64_t p = 0; p < pairs; ++p, b += 2 * EXACT_COLUMNS) {
+    sums32 y[3][EXACT_VECTORS];
+#pragma clang loop unroll(full)
+    for (int v = 0; v < EXACT_VECTORS; ++v)
+#pragma clang loop unroll(full)
+      for (int d = 0; d < 3; ++d)
+        memcpy(&y[d][v], b + d * plane + 2 * v * EXACT_LANES, sizeof(sums32));
+#pragma clang loop unroll(full)
+    for (int r = 0; r < EXACT_ROWS; ++r) {
+      sums32 h = spread_pair(high + r * across + 2 * p);
+      sums32 l = spread_pair(low + r * across + 2 * p);
+#pragma clang loop unroll(full)
+      for (int v = 0; v < EXACT_VECTORS; ++v) {
+        hi[r][v] = add_pairs(hi[r][v], h, y[0][v]);
+        hi[r][v] = add_pairs(hi[r][v], l, y[1][v]);
+        lo[r][v] = add_pairs(lo[r][v], l, y[2][v]);
+      }
+    }
+  }
+  memcpy(upper, hi, sizeof hi);
+  memcpy(lower, lo, sizeof lo);
+}
+
+#if defined __AVX512BW__ && !defined EXACT_PLAIN
+#define EXACT_BYTES 1
+
+static inline __m512i spread_four(const int8_t *four) {
+  int32_t all;
+  memcpy(&all, four, sizeof all);
+  return _mm512_set1_epi32(all);
+}
+
+/// The same from fours of bytes, by VNNI, which multiplies bytes without a sign
+/// and with one: digits of B are 128 above what they are. of_rows has the sums
+/// of upper and lower digits of each row.
+__attribute__((target("avx512vnni"))) static void
+exact_bytes(int64_t fours, const int8_t *high, const int8_t *low,
+            int64_t across, const int32_t (*of_rows)[2], int64_t chunks,
+            const uint8_t *b, int64_t plane, exact_sums upper,
+            exact_sums lower) {
+  __m512i hh[EXACT_ROWS][2], mid[EXACT_ROWS][2], ll[EXACT_ROWS][2];
+#pragma clang loop unroll(full)
+  for (int r = 0; r < EXACT_ROWS; ++r) {
+    const int32_t *sums = of_rows[r * chunks];
+    hh[r][0] = hh[r][1] = _mm512_set1_epi32(-128 * sums[0]);
+    mid[r][0] = mid[r][1] = _mm512_set1_epi32(-128 * (sums[0] + sums[1]));
+    ll[r][0] = ll[r][1] = _mm512_set1_epi32(-128 * sums[1]);
+  }
+  for (int64_t p = 0; p < fours; ++p, b += 4 * EXACT_COLUMNS) {
+    __m512i yh[2], yl[2];
+#pragma clang loop unroll(full)
+    for (int v = 0; v < 2; ++v) {
+      yh[v] = _mm512_loadu_si512(b + 64 * v);
+      yl[v] = _mm512_loadu_si512(b + plane + 64 * v);
+    }
+#pragma clang loop unroll(full)
+    for (int r = 0; r < EXACT_ROWS; ++r) {
+      __m512i h = spread_four(high + r * across + 4 * p);
+      __m512i l = spread_four(low + r * across + 4 * p);
+#pragma clang loop unroll(full)
+      for (int v = 0; v < 2; ++v) {
+        hh[r][v] = _mm512_dpbusd_epi32(hh[r][v], yh[v], h);
+        mid[r][v] = _mm512_dpbusd_epi32(mid[r][v], yl[v], h);
+        ll[r][v] = _mm512_dpbusd_epi32(ll[r][v], yl[v], l);
+        mid[r][v] = _mm512_dpbusd_epi32(mid[r][v], yh[v], l);
+      }
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int r = 0; r < EXACT_ROWS; ++r)
+#pragma clang loop unroll(full)
+    for (int v = 0; v < 2; ++v) {
+      __m512i hi = _mm512_add_epi32(_mm512_slli_epi32(hh[r][v], 8), mid[r][v]);
+      _mm512_storeu_si512(upper[r] + 16 * v, hi);
+      _mm512_storeu_si512(lower[r] + 16 * v, ll[r][v]);
+    }
+}
+#endif
+
+/// The chunk of a tile in float32, as ref_exact_chunk joins its sums. The units
+/// of rows are chunks apart.
+static void join_sums(exact_sums upper, exact_sums lower, const double *rows,
+                      int64_t chunks, const double *columns,
+                      float (*out)[EXACT_COLUMNS]) {
+  for (int r = 0; r < EXACT_ROWS; ++r)
+    for (int j = 0; j < EXACT_COLUMNS; ++j) {
+      float sum = 256.0f * (float)(upper[r][j] + EXACT_OFF);
+      sum += (float)lower[r][j];
+      out[r][j] = (float)(sum * (rows[r * chunks] * columns[j]));
+    }
+}
+
+//===----------------------------------------------------------------------===//
+// Products, fast
+//===----------------------------------------------------------------------===//
+
+struct exact {
+  int64_t m, n, k;
+  const uint16_t *a;
+  int64_t am, ak;
+  const uint16_t *b;
+  int64_t bk, bn;
+  float *c;
+  int64_t cm, cn;
+  int64_t chunks, terms; ///< of k, and k up to a multiple of 4
+  int32_t bytes;         ///< whether digits are packed for VNNI
+  int64_t block;         ///< rows of a task
+  double *units;         ///< of rows and chunks; with what follows, one room
+  int32_t (*of_rows)[2]; ///< sums of their digits
+  int16_t *left;         ///< their digits: of upper ones a plane, then of lower
+  int64_t next;
+  int32_t phase, failed;
+};
+
+static int64_t exact_down(const struct exact *p) {
+  return (p->m + EXACT_ROWS - 1) / EXACT_ROWS * EXACT_ROWS;
+}
+
+/// Packs a row of A, which may be one of the zeros below it.
+static void exact_pack_row(const struct exact *p, int64_t i) {
+  struct digits d;
+  uint16_t work[EXACT_CHUNK];
+  int64_t plane = exact_down(p) * p->terms;
+  for (int64_t q = 0; q < p->chunks; ++q) {
+    int64_t at = q * EXACT_CHUNK;
+    int64_t here = p->k - at < EXACT_CHUNK ? p->k - at : EXACT_CHUNK;
+    int64_t whole = (here + 3) / 4 * 4, to = i * p->terms + at;
+    double unit = 1.0;
+    if (i < p->m)
+      unit = find_digits(
+          here, gathered(here, p->a + i * p->am + at * p->ak, p->ak, work), &d);
+    else
+      memset(&d, 0, sizeof d);
+    int32_t high = 0, low = 0;
+    for (int64_t e = 0; e < whole; ++e) {
+      high += d.high[e];
+      low += d.low[e];
+    }
+    p->units[i * p->chunks + q] = unit;
+    p->of_rows[i * p->chunks + q][0] = high;
+    p->of_rows[i * p->chunks + q][1] = low;
+    if (p->bytes) {
+      int8_t *bytes = (int8_t *)p->left;
+      for (int64_t e = 0; e < whole; ++e) {
+        bytes[to + e] = (int8_t)d.high[e];
+        bytes[plane + to + e] = (int8_t)d.low[e];
+      }
+    } else {
+      memcpy(p->left + to, d.high, (size_t)whole * sizeof *d.high);
+      memcpy(p->left + plane + to, d.low, (size_t)whole * sizeof *d.low);
+    }
+  }
+}
+
+/// What turns the numbers of each column of a panel into integers. Numbers of a
+/// column with an infinity or a NaN are cleared.
+struct scales {
+  float one[EXACT_COLUMNS], other[EXACT_COLUMNS];
+  uint32_t kept[EXACT_COLUMNS];
+};
+
+/// The units of columns whose terms are bk apart, and neighbours each other's.
+static void find_scales(int64_t here, const uint16_t *b, int64_t bk,
+                        struct scales *found, double *units) {
+  uint16_t top[EXACT_COLUMNS] = {0};
+  for (int64_t e = 0; e < here; ++e)
+    for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+      uint16_t magnitude = b[e * bk + i] & 0x7FFF;
+      top[i] = magnitude > top[i] ? magnitude : top[i];
+    }
+  for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+    int32_t unit = ref_unit(1, top + i, 1);
+    int broken = unit == EXACT_BROKEN;
+    unit = broken ? 0 : unit;
+    int32_t half = (-unit) >> 1;
+    found->one[i] = (float)exact_power(half);
+    found->other[i] = (float)exact_power(-unit - half);
+    found->kept[i] = broken ? 0 : 0xFFFFFFFF;
+    units[i] = broken ? NAN : exact_power(unit);
+  }
+}
+
+/// Packs fours or pairs of the terms of columns that are neighbours in memory.
+static void exact_pack_across(const struct exact *p, int64_t here,
+                              const uint16_t *b, int64_t bk,
+                              const struct scales *by, int16_t *to) {
+  static const uint16_t zeros[EXACT_COLUMNS];
+  int64_t whole = (here + 3) / 4 * 4, plane = whole * EXACT_COLUMNS;
+  int64_t width = p->bytes ? 4 : 2;
+  for (int64_t e = 0; e < whole; e += width) {
+    uint32_t high[EXACT_COLUMNS] = {0}, low[EXACT_COLUMNS] = {0};
+    uint32_t pairs[EXACT_COLUMNS] = {0};
+    for (int64_t d = 0; d < width; ++d) {
+      const uint16_t *row = e + d < here ? b + (e + d) * bk : zeros;
+      for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
+        uint32_t bits = ((uint32_t)row[i] << 16) & by->kept[i];
+        float y;
+        memcpy(&y, &bits, sizeof y);
+        y = y * by->one[i] * by->other[i] + 0x1.8p23f;
+        memcpy(&bits, &y, sizeof bits);
+        int32_t q = (int32_t)(bits << 16) >> 16, h = (q + 128) >> 8;
+        uint32_t l = (uint32_t)(q - 256 * h);
+        if (p->bytes) {
+          high[i] |= ((uint32_t)(h + 128) & 0xFF) << (8 * d);
+          low[i] |= ((l + 128) & 0xFF) << (8 * d);
+        } else {
+          high[i] |= ((uint32_t)h & 0xFFFF) << (16 * d);
+          low[i] |= (l & 0xFFFF) << (16 * d);
+          pairs[i] |= ((uint32_t)q & 0xFFFF) << (16 * d);
+        }
+      }
+    }
+    if (p->bytes) {
+      uint8_t *bytes = (uint8_t *)to + e * EXACT_COLUMNS;
+      memcpy(bytes, high, sizeof high);
+      memcpy(bytes + plane, low, sizeof low);
+    } else {
+      memcpy(to + e * EXACT_COLUMNS, pairs, sizeof pairs);
+      memcpy(to + plane + e * EXACT_COLUMNS, high, sizeof high);
+      memcpy(to + 2 * plane + e * EXACT_COLUMNS, low, sizeof low);
+    }
+  }
+}
+
+typedef uint16_t eight __attribute__((vector_size(16)));
+
+/// Copies eight columns of eight numbers, which are across apart, into rows of
+/// a panel: neighbours change places in ones, then in twos, then in fours.
+static void turn_eight(const uint16_t *from, int64_t across, uint16_t *to) {
+  eight x[8], y[8];
+  for (int i = 0; i < 8; ++i)
+    memcpy(x + i, from + i * across, sizeof *x);
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+    y[i + 1] =
+        __builtin_shufflevector(x[i], x[i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int h = 0; h < 2; ++h) {
+      eight a = y[i + h], b = y[i + h + 2];
+      x[i + 2 * h] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 2, 3, 10, 11);
+      x[i + 2 * h + 1] =
+          __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15);
+    }
+  for (int i = 0; i < 4; ++i) {
+    eight a = x[i], b = x[i + 4];
+    y[0] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    y[1] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    memcpy(to + 2 * i * EXACT_COLUMNS, y, sizeof *y);
+    memcpy(to + (2 * i + 1) * EXACT_COLUMNS, y + 1, sizeof *y);
+  }
+}
+
+typedef uint16_t exact_edge[EXACT_CHUNK][EXACT_COLUMNS];
+
+/// Copies columns of a chunk, with zeros beyond the last one, so that they are
+/// neighbours.
+static void turn_columns(int64_t here, int64_t columns, const uint16_t *b,
+                         int64_t bk, int64_t bn, exact_edge to) {
+  if (columns < EXACT_COLUMNS)
+    memset(to, 0, sizeof(exact_edge));
+  int64_t e = 0, turned = columns / 8 * 8;
+  if (bk == 1)
+    for (; e + 8 <= here; e += 8) {
+      for (int64_t i = 0; i < turned; i += 8)
+        turn_eight(b + e + i * bn, bn, to[e] + i);
+      for (int64_t i = turned; i < columns; ++i)
+        for (int64_t d = e; d < e + 8; ++d)
+          to[d][i] = b[d + i * bn];
+    }
+  for (; e < here; ++e)
+    for (int64_t i = 0; i < columns; ++i)
+      to[e][i] = b[e * bk + i * bn];
+}
+
+/// Packs a chunk of a panel of columns of B, whose units it stores.
+static void exact_pack_columns(const struct exact *p, int64_t j, int64_t at,
+                               int64_t here, int16_t *to, double *units) {
+  int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
+  const uint16_t *b = p->b + at * p->bk + j * p->bn;
+  int64_t bk = p->bk;
+  exact_edge edge;
+  if (p->bn != 1 || columns < EXACT_COLUMNS) {
+    turn_columns(here, columns, b, bk, p->bn, edge);
+    b = edge[0];
+    bk = EXACT_COLUMNS;
+  }
+  struct scales by;
+  find_scales(here, b, bk, &by, units);
+  exact_pack_across(p, here, b, bk, &by, to);
+}
+
+/// Elements of 16 bits that a packed term of a column takes.
+static int64_t exact_planes(const struct exact *p) { return p->bytes ? 1 : 3; }
+
+typedef float exact_tile[EXACT_ROWS][EXACT_COLUMNS];
+
+/// The sums of a tile over a chunk in float32.
+static void tile_chunk(const struct exact *p, int64_t i, int64_t q,
+                       const int16_t *b, const double *columns,
+                       exact_tile out) {
+  exact_sums upper, lower;
+  int64_t at = q * EXACT_CHUNK, from = i * p->terms + at;
+  int64_t here = p->terms - at < EXACT_CHUNK ? p->terms - at : EXACT_CHUNK;
+  int64_t plane = exact_down(p) * p->terms, place = i * p->chunks + q;
+#ifdef EXACT_BYTES
+  if (p->bytes) {
+    const int8_t *high = (const int8_t *)p->left + from;
+    exact_bytes(here / 4, high, high + plane, p->terms, p->of_rows + place,
+                p->chunks, (const uint8_t *)b, here * EXACT_COLUMNS, upper,
+                lower);
+  } else
+#endif
+    exact_pairs(here / 2, p->left + from, p->left + plane + from, p->terms, b,
+                here * EXACT_COLUMNS, upper, lower);
+  join_sums(upper, lower, p->units + place, p->chunks, columns, out);
+}
+
+/// A tile of the product in level[0]; there are as many levels as a tree has.
+static void exact_tile_of(const struct exact *p, int64_t i, const int16_t *b,
+                          const double *columns, exact_tile *level) {
+  int64_t waiting = 0, step = EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
+  for (int64_t q = 0; q < p->chunks; ++q, ++waiting) {
+    tile_chunk(p, i, q, b + q * step, columns + q * EXACT_COLUMNS,
+               level[waiting]);
+    for (int64_t c = q; c & 1; c >>= 1, --waiting)
+      for (int r = 0; r < EXACT_ROWS; ++r)
+        for (int j = 0; j < EXACT_COLUMNS; ++j)
+          level[waiting - 1][r][j] += level[waiting][r][j];
+  }
+  while (--waiting > 0)
+    for (int r = 0; r < EXACT_ROWS; ++r)
+      for (int j = 0; j < EXACT_COLUMNS; ++j)
+        level[waiting - 1][r][j] += level[waiting][r][j];
+}
+
+/// Computes the rows of a task for a panel of columns, which it packs in room.
+static void exact_panel(const struct exact *p, int64_t first, int64_t j,
+                        double *units, int16_t *room) {
+  exact_tile level[LEVELS + 1];
+  int64_t step = EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
+  for (int64_t q = 0; q < p->chunks; ++q) {
+    int64_t at = q * EXACT_CHUNK;
+    int64_t here = p->k - at < EXACT_CHUNK ? p->k - at : EXACT_CHUNK;
+    exact_pack_columns(p, j, at, here, room + q * step,
+                       units + q * EXACT_COLUMNS);
+  }
+  int64_t end = first + p->block < p->m ? first + p->block : p->m;
+  int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
+  for (int64_t i = first; i < end; i += EXACT_ROWS) {
+    exact_tile_of(p, i, room, units, level);
+    for (int64_t r = 0; r < EXACT_ROWS && i + r < end; ++r) {
+      float *to = p->c + (i + r) * p->cm + j * p->cn;
+      for (int64_t e = 0; e < columns; ++e)
+        to[e * p->cn] = level[0][r][e];
+    }
+  }
+}
+
+static void exact_part(void *data) {
+  struct exact *p = data;
+  int64_t task, down = exact_down(p);
+  if (p->phase == 0) {
+    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < down)
+      exact_pack_row(p, task);
+    return;
+  }
+  int64_t across = (p->n + EXACT_COLUMNS - 1) / EXACT_COLUMNS;
+  int64_t blocks = (p->m + p->block - 1) / p->block;
+  int64_t units = p->chunks * EXACT_COLUMNS;
+  int64_t terms = p->chunks * EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
+  float *room = take_room(2 * units + terms / 2);
+  if (!room) {
+    __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
+         across * blocks)
+    exact_panel(p, task / across * p->block, task % across * EXACT_COLUMNS,
+                (double *)room, (int16_t *)(room + 2 * units));
+  give_room(room);
+}
+
+//===----------------------------------------------------------------------===//
+// Entry
+//===----------------------------------------------------------------------===//
+
+/// Whether digits are packed in bytes: this CPU multiplies them.
+static int32_t takes_bytes(void) {
+#ifdef EXACT_BYTES
+  static int32_t found; // 0 is unknown
+  int32_t has = __atomic_load_n(&found, __ATOMIC_RELAXED);
+  if (!has) {
+    has = __builtin_cpu_supports("avx512vnni") ? 1 : 2;
+    __atomic_store_n(&found, has, __ATOMIC_RELAXED);
+  }
+  return has == 1;
+#else
+  return 0;
+#endif
+}
+
+/// Rows of a task: all, unless panels are too few for the threads.
+static int64_t exact_block(int64_t m, int64_t n, const struct threads *t) {
+  int64_t panels = (n + EXACT_COLUMNS - 1) / EXACT_COLUMNS, block = m;
+  while (panels * ((m + block - 1) / block) < 4 * t->count && block > 64)
+    block = (block / 2 + EXACT_ROWS - 1) / EXACT_ROWS * EXACT_ROWS;
+  return block;
+}
+
+/// Returns 0, or 1 if there was no memory.
+EXPORT int fast_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
+                         int64_t am, int64_t ak, const uint16_t *b, int64_t bk,
+                         int64_t bn, float *c, const struct threads *t) {
+  if (m == 0 || n == 0)
+    return 0;
+  if (k == 0) {
+    memset(c, 0, (size_t)(m * n) * sizeof *c);
+    return 0;
+  }
+  struct exact p = {.m = m,
+                    .n = n,
+                    .k = k,
+                    .a = a,
+                    .am = am,
+                    .ak = ak,
+                    .b = b,
+                    .bk = bk,
+                    .bn = bn,
+                    .c = c,
+                    .cm = n,
+                    .cn = 1};
+  // Rows are padded to fewer than columns are.
+  if (n < EXACT_COLUMNS / 2 && n < m)
+    p = (struct exact){.m = n,
+                       .n = m,
+                       .k = k,
+                       .a = b,
+                       .am = bn,
+                       .ak = bk,
+                       .b = a,
+                       .bk = ak,
+                       .bn = am,
+                       .c = c,
+                       .cm = 1,
+                       .cn = n};
+  p.chunks = (k + EXACT_CHUNK - 1) / EXACT_CHUNK;
+  p.terms = (k + 3) / 4 * 4;
+  p.bytes = takes_bytes();
+  p.block = exact_block(p.m, p.n, t);
+  int64_t down = exact_down(&p), units = down * p.chunks;
+  float *room = take_room(4 * units + down * p.terms);
+  if (!room)
+    return 1;
+  p.units = (double *)room;
+  p.of_rows = (int32_t(*)[2])(room + 2 * units);
+  p.left = (int16_t *)(room + 4 * units);
+  int64_t work = m * n * k / 32;
+  share_out(t, work, exact_part, &p);
+  p.phase = 1;
+  p.next = 0;
+  share_out(t, work, exact_part, &p);
+  give_room(room);
+  return p.failed;
+}
+
+/// Products of count matrices, one after the other. Returns as fast_exact_mm
+/// does.
+EXPORT int fast_exact_bmm(int64_t count, int64_t m, int64_t n, int64_t k,
+                          const uint16_t *a, int64_t ab, int64_t am, int64_t ak,
+                          const uint16_t *b, int64_t bb, int64_t bk, int64_t bn,
+                          float *c, const struct threads *t) {
+  int failed = 0;
+  for (int64_t i = 0; i < count && !failed; ++i)
+    failed = fast_exact_mm(m, n, k, a + i * ab, am, ak, b + i * bb, bk, bn,
+                           c + i * m * n, t);
+  return failed;
+}
+
+#endif
