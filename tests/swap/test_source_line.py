@@ -9,7 +9,7 @@ import sys
 import torch
 
 from pytest_udftorch.diagnose import first_difference
-from pytest_udftorch.swap.observe.source_line import source_line
+from pytest_udftorch.base.source_line import source_line
 
 
 def called():

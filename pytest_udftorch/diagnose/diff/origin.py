@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, get_args
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.result import Result
+from pytest_udftorch.base.source_line import ForwardCalls, source_line, source_place
 from pytest_udftorch.base.tensor_contents import hides, is_plain
 from pytest_udftorch.diagnose.diff.special_numbers import (
     Ends,
@@ -27,7 +28,6 @@ from pytest_udftorch.errors import DiagnosisError, nearest
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
 from pytest_udftorch.swap.observe.recorder import Recording, Stopped
 from pytest_udftorch.swap.observe.recording import effects, given, results, strided_copy
-from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line, source_place
 from pytest_udftorch.swap.operators.overload import is_view, says_numbers
 
 #: The backend that runs decomposed operators one by one.

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pytest_udftorch.base.dispatch_mode import watching_eagerly
+from pytest_udftorch.base.source_line import source_line
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
 from pytest_udftorch.swap.observe.layers import Place, Whereabouts
-from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.definitions import evaluations, signature
 from pytest_udftorch.swap.operators.overload import is_view
 from pytest_udftorch.swap.session.binder import binder

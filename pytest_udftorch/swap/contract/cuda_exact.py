@@ -13,6 +13,7 @@ import os
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.errors import CudaFormError
+from pytest_udftorch.swap.contract.cuda_sums import sums
 from pytest_udftorch.swap.contract.launches import Launch, gluon
 
 #: Terms of a chunk (contract_exact.h).
@@ -323,8 +324,5 @@ def _ended(c: Any, splits: int, bias: Any, dtype: Any) -> Any:
     """Add the parts of products, and what is added to these, and round the results."""
     if splits == 1:
         return c[0]
-    # It imports this module.
-    from pytest_udftorch.swap.contract.gpu import GPU
-
-    found = GPU.sums(c, 0)
+    found = sums(c, 0)
     return (found if bias is None else found + bias).to(dtype)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.swap.contract import cuda_exact, launches
+from pytest_udftorch.swap.contract.cuda_sums import ROW, log2, sums
 from pytest_udftorch.swap.contract.launches import Launch, launch
 from pytest_udftorch.swap.operators.tensors import alike
 
@@ -28,12 +28,8 @@ _UNSPLIT: Final = 3
 #: Programs of products that a multiprocessor has registers for.
 _OF_PROCESSOR: Final = 3
 
-#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
-_ROW: Final = 11
-_COLUMN: Final = 6
-
 #: The longest row whose norm a program holds.
-LONGEST: Final = 1 << _ROW
+LONGEST: Final = 1 << ROW
 
 #: Counters of Philox that a program of random numbers takes; each gives four.
 _QUADS: Final = 512
@@ -58,15 +54,10 @@ def _resident(device: Any) -> int:
     return processors * _OF_PROCESSOR
 
 
-def _log(n: int) -> int:
-    """Return the logarithm of the least power of two that is not below n."""
-    return max(n - 1, 0).bit_length()
-
-
 def _held(n: int) -> tuple[int, int]:
     """Return the logarithm of the length of rows, and how many of them a program holds."""
-    log = _log(n)
-    return log, 1 << max(0, _ROW - log)
+    log = log2(n)
+    return log, 1 << max(0, ROW - log)
 
 
 def _channel_held(samples: int, n: int) -> tuple[dict[str, int], int] | None:
@@ -74,7 +65,7 @@ def _channel_held(samples: int, n: int) -> tuple[dict[str, int], int] | None:
 
     None if there are more than ``_CHANNEL`` of them.
     """
-    constants = {"SAMPLES": _log(samples), "LOG": _log(n)}
+    constants = {"SAMPLES": log2(samples), "LOG": log2(n)}
     size = sum(constants.values())
     return None if size > _CHANNEL else (constants, 1 << max(0, min(4, size - 9)))
 
@@ -100,9 +91,9 @@ class Plan(NamedTuple):
 def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
     """Return how to compute so many products of m times n results over k."""
     chunk, enough = _chunk, _resident(device) // _OF_PROCESSOR
-    levels = _log(-(-k // chunk))
+    levels = log2(-(-k // chunk))
     for side in (64, 32):
-        rows, columns = (min(side, max(16, 1 << _log(size))) for size in (m, n))
+        rows, columns = (min(side, max(16, 1 << log2(size))) for size in (m, n))
         tiles = batches * -(-m // rows) * -(-n // columns)
         # More splits than this cost another launch, for little.
         if tiles * max(1, -(-k // (chunk << _UNSPLIT))) >= enough:
@@ -128,35 +119,6 @@ def _product_launch(
     numbers = (m, n, k, batches, plan.splits, *strides)
     constants = {**plan.constants, "TILED": tiled}
     return Launch("products", plan.programs, device, numbers, constants, 4, plan.stages), plan
-
-
-@functools.lru_cache(maxsize=8192)
-def _sum_launches(
-    shape: tuple[int, ...], dim: int, device: Any
-) -> tuple[tuple[int, ...], tuple[tuple[Launch, tuple[int, ...]], ...]]:
-    """Return the shape of sums over one dimension, and launches with the shapes of their results.
-
-    There is no launch for sums of one term.
-    """
-    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
-    left = (*shape[:dim], *shape[dim + 1 :])
-    found = []
-    while n > 1:
-        along = inner == 1
-        log = min(_log(n), _ROW if along else _COLUMN)
-        blocks = -(-n >> log)
-        if along:
-            lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
-        else:
-            lanes, groups = inner, outer
-            given = (n * inner, 1, inner, blocks * inner, inner, 1)
-        width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
-        programs = groups * -(-lanes // width) * blocks
-        numbers = (n, lanes, groups, blocks, *given)
-        made = Launch("sums", programs, device, numbers, {"LANES": width, "LOG": log}, 4)
-        n = blocks
-        found.append((made, left if n == 1 else (outer, blocks, inner)))
-    return left, tuple(found)
 
 
 @functools.lru_cache(maxsize=256)
@@ -202,17 +164,7 @@ class GpuContract:
 
     def sums(self, x: Any, dim: int) -> Any:
         """Return the sums over one dimension, which the result lacks."""
-        if not x.numel():
-            return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
-        x = x.contiguous()
-        left, launches = _sum_launches(x.shape, dim, x.device)
-        if not launches:
-            return x.reshape(left).clone()
-        for made, shape in launches:
-            y = x.new_empty(shape)
-            made(x, y)
-            x = y
-        return x
+        return sums(x, dim)
 
     def prefixes(self, x: Any, dim: int) -> Any:
         """Return for each place along a dimension the sum of what stands up to there.
@@ -260,12 +212,12 @@ class GpuContract:
         # At which bit a term joins the one before it; 63 if that belongs to another row.
         apart = place[1:] ^ place[:-1]
         bits = torch.full((n,), 63, dtype=torch.int32, device=x.device)
-        levels = _log(-(-len(rows) // each))
+        levels = log2(-(-len(rows) // each))
         # A power of two has an exponent that is its number of digits.
         join = torch.frexp(apart.double()).exponent.sub_(1).clamp_(min=0)
         bits[1:] = torch.where(named[1:] == named[:-1], join, 63)
         order = torch.arange(n, device=x.device)
-        columns = 1 << min(_log(inner), 7)
+        columns = 1 << min(log2(inner), 7)
         for level in range(levels):
             starts = torch.where(bits > level, order, 0).cummax(0).values
             launch(
@@ -425,8 +377,8 @@ class GpuContract:
         """Return sums for each channel, one part or two, as ``channel_rows`` has them."""
         samples, channels = x.shape[:2]
         rows, n = samples * channels, x.shape[2:].numel()
-        log = min(_log(n), _ROW)
-        lanes, blocks, parts = 1 << min(_log(rows), _ROW - log), -(-n >> log), 1 + (kind == 2)
+        log = min(log2(n), ROW)
+        lanes, blocks, parts = 1 << min(log2(rows), ROW - log), -(-n >> log), 1 + (kind == 2)
         sums = x.new_empty(parts, rows, blocks)
         launch(
             "channel_rows", -(-rows // lanes) * blocks, (x, *given, sums),

@@ -18,10 +18,10 @@ from typing import Any, Final
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import Call, watching_eagerly
 from pytest_udftorch.base.result import Result, Shown
+from pytest_udftorch.base.source_line import source_line
 from pytest_udftorch.base.tensor_contents import kind
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
-from pytest_udftorch.swap.observe.source_line import source_line
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
 from pytest_udftorch.swap.operators.row import Held, Row
 from pytest_udftorch.swap.operators.rows import BY_NAME, ROWS, find, names

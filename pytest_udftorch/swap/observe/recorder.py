@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.source_line import ForwardCalls, source_line
 from pytest_udftorch.base.tensor_contents import is_plain, sizes
 from pytest_udftorch.swap.observe.digests import (
     NO_ROWS,
@@ -37,7 +38,6 @@ from pytest_udftorch.swap.observe.recording import (
     results,
     strided_copy,
 )
-from pytest_udftorch.swap.observe.source_line import ForwardCalls, source_line
 from pytest_udftorch.swap.operators.overload import is_view, name_of, says_numbers
 from pytest_udftorch.swap.operators.rows import find
 

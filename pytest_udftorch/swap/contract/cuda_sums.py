@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of docs/reproduce/contract.md on a GPU, by the kernel ``sums`` of ``triton_kernels``."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Final
+
+from pytest_udftorch.swap.contract.launches import Launch
+
+#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
+ROW: Final = 11
+COLUMN: Final = 6
+
+
+def log2(n: int) -> int:
+    """Return the logarithm of the least power of two that is not below n."""
+    return max(n - 1, 0).bit_length()
+
+
+@functools.lru_cache(maxsize=8192)
+def _sum_launches(
+    shape: tuple[int, ...], dim: int, device: Any
+) -> tuple[tuple[int, ...], tuple[tuple[Launch, tuple[int, ...]], ...]]:
+    """Return the shape of sums over one dimension, and launches with the shapes of their results.
+
+    There is no launch for sums of one term.
+    """
+    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
+    left = (*shape[:dim], *shape[dim + 1 :])
+    found = []
+    while n > 1:
+        along = inner == 1
+        log = min(log2(n), ROW if along else COLUMN)
+        blocks = -(-n >> log)
+        if along:
+            lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
+        else:
+            lanes, groups = inner, outer
+            given = (n * inner, 1, inner, blocks * inner, inner, 1)
+        width = max(1, 1 << min(log2(lanes), max(0, (11 if along else 12) - log)))
+        programs = groups * -(-lanes // width) * blocks
+        numbers = (n, lanes, groups, blocks, *given)
+        made = Launch("sums", programs, device, numbers, {"LANES": width, "LOG": log}, 4)
+        n = blocks
+        found.append((made, left if n == 1 else (outer, blocks, inner)))
+    return left, tuple(found)
+
+
+def sums(x: Any, dim: int) -> Any:
+    """Return the sums over one dimension, which the result lacks."""
+    if not x.numel():
+        return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
+    x = x.contiguous()
+    left, launches = _sum_launches(x.shape, dim, x.device)
+    if not launches:
+        return x.reshape(left).clone()
+    for made, shape in launches:
+        y = x.new_empty(shape)
+        made(x, y)
+        x = y
+    return x
