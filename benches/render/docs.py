@@ -1217,6 +1217,23 @@ def exact_products(results: Results) -> str:
     return _with_source([*table(["dtype", "product", *labels], rows), "", said], document)
 
 
+def exact_products_cuda(results: Results) -> str:
+    """Return the speed of exact products on a GPU, as a share of stock's products in bfloat16."""
+    document = results["exact_products_cuda"]
+    rows = [
+        (f"{r['m']:,} × {r['k']:,} × {r['n']:,}", r["layout"],
+         f"{r['ns']['std']['median'] / 1e3:.1f}", f"{r['ns']['repro']['median'] / 1e3:.1f}",
+         _share_of_speed(r["std_over_repro"]))
+        for r in document["shapes"]
+    ]  # fmt: skip
+    said = (
+        "Medians of products replayed from CUDA graphs, stock and repro in turns; the digits of "
+        "both factors are made in each. In brackets the middle half."
+    )
+    head = ["m × k × n", "layout", "stock, µs", "repro, µs", "stock's time over repro's"]
+    return _with_source([*table(head, rows), "", said], document)
+
+
 def contract_digests_cuda(results: Results) -> str:
     """Return the digests of weights after training on GPUs and their CPUs."""
     names = ("contract_digests_cuda_h100", "contract_digests_cuda")
@@ -1738,6 +1755,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "contract_digests_cuda": contract_digests_cuda,
     "exact_products": exact_products,
+    "exact_products_cuda": exact_products_cuda,
     "contract_models": contract_models,
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
