@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.base import compat
 
-_PACKAGE: Final = str(Path(__file__).parents[2])
+_PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 @cache

@@ -372,6 +372,18 @@ def test_a_function_that_does_something_else_at_each_call_is_never_trusted():
     assert all(torch.allclose(f, M + first + i) for i, f in enumerate(found))
 
 
+def test_memory_of_another_size_each_time_is_never_trusted():
+    count = iter(range(1, 100))
+
+    def mm(self, mat2):
+        return torch.empty(next(count)).fill_(1.0)
+
+    with Recorded("aten::mm", mm) as session:
+        found = [torch.mm(M, M) for _ in range(6)]
+        assert session.calls == 6
+    assert [len(f) for f in found] == list(range(len(found[0]), len(found[0]) + 6))
+
+
 def test_draws_of_operators_are_drawn_at_each_call():
     def mm(self, mat2):
         return self + torch.rand_like(self)

@@ -47,7 +47,7 @@ bool isNumber(const Tensor &X) {
 /// What tells kinds of calls apart, in words.
 using Words = c10::SmallVector<uint64_t, 96>;
 
-/// Raised when results of kernels may change for equal arguments.
+/// Goes up when kernels may do something else for equal arguments.
 std::atomic<uint64_t> Generation{1};
 
 /// Describes the arguments of a call, and collects its tensors.
@@ -246,8 +246,15 @@ bool operator==(const Launch &A, const Launch &B) {
          A.Words == B.Words && A.At == B.At;
 }
 
+bool operator==(const Layout &A, const Layout &B) {
+  return A.Sizes == B.Sizes && A.Strides == B.Strides &&
+         A.Options.dtype() == B.Options.dtype() &&
+         A.Options.device() == B.Options.device();
+}
+
 bool operator==(const Step &A, const Step &B) {
-  return A.Is == B.Is && A.Of == B.Of && A.Op.has_value() == B.Op.has_value() &&
+  return A.Is == B.Is && A.Of == B.Of && A.Like == B.Like &&
+         A.Op.has_value() == B.Op.has_value() &&
          (!A.Op || A.Op->operator_name() == B.Op->operator_name()) &&
          A.Given == B.Given && A.Made == B.Made && A.Launched == B.Launched &&
          A.Dead == B.Dead;
@@ -309,7 +316,8 @@ public:
     Made.Steps.push_back(std::move(Next));
   }
 
-  /// Begins a call of a stock kernel. What it does inside is no step.
+  /// Begins a call of a stock kernel. What it does inside, until aside(-1), is
+  /// no step.
   void beginStock(const Board &B, c10::ArrayRef<IValue> Given) {
     Step Next;
     Next.Is = Step::Stock;
@@ -380,7 +388,7 @@ public:
     return std::make_shared<Tape>(std::move(Made));
   }
 
-  std::string Why; ///< it was refused
+  std::string Why; ///< why it was refused; empty if it was not
 
 private:
   static bool isCopy(const Tensor &X, const Tensor &Y) {
