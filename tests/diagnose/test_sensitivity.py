@@ -289,7 +289,7 @@ def test_a_run_that_differs_by_itself_and_one_that_branches_are_said_to():
         ({"samples": 2}, "samples=2 say nothing"),
         ({"probability": 1.0}, "probability=1.0"),
         ({"perturb": "functions", "operators": ("mm",)}, "operators are named"),
-        ({"operators": "mm"}, "no sequence of names"),
+        ({"operators": "mm"}, "not a sequence of names"),
         ({"perturb": "operators", "operators": ("cosh",)}, "calls none of cosh"),
         ({"on": "compiled"}, "'compiled' cannot be watched"),
         ({"on": "library=corem"}, "has a library or a context of its own"),
