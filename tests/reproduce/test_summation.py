@@ -112,7 +112,7 @@ def test_terms_come_from_several_inputs_and_dtypes_have_masks():
     ("op", "shapes", "options", "says"),
     [
         (torch.exp, [(4,)], {}, "not a sum of elements"),
-        (torch.prod, [(4,)], {}, "no plain sum of its 4 terms"),
+        (torch.prod, [(4,)], {}, "not a plain sum of its 4 terms"),
         (torch.sum, [(4,)], {"dtype": torch.int64}, "no masks for torch.int64"),
         (torch.sum, [(4,)], {"element": 1}, "element=1 is none of them"),
         (torch.sum, [(300,)], {"dtype": torch.bfloat16}, "300 terms are too many"),
