@@ -8,8 +8,8 @@ import sys
 
 import torch
 
-from pytest_udftorch.diagnose import first_difference
 from pytest_udftorch.base.source_line import source_line
+from pytest_udftorch.diagnose import first_difference
 
 
 def called():
