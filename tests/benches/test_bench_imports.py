@@ -84,6 +84,8 @@ INSIDE = {
         "pytest_udftorch.swap.session.builds",
         "pytest_udftorch.swap.toolchain.agenda",
     },
+    # How many calls were played from tapes.
+    "contract_small_cuda.py": {"pytest_udftorch.swap.overrides.tape"},
     # The LLVM-libc that functions are timed beside.
     "speed.py": {"pytest_udftorch.prove.verify.reference.checker"},
 }
