@@ -18,7 +18,15 @@ from watched import CONTROLS, WATCHERS, bits
 FEW = 24
 
 #: Their results are whatever lies in memory, or differ from run to run.
-WILD = ("empty", "empty_like", "empty_permuted", "new_empty", "resize", "as_strided_scatter")
+WILD = (
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "new_empty",
+    "new_empty_strided",
+    "resize",
+    "as_strided_scatter",
+)
 
 #: What a watcher may be handed of one operator; each costs the same run again.
 CHEAP = ("record", "record in Python", "nan", "sensitivity", "tolerance and blame", "contract")
