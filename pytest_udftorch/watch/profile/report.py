@@ -188,13 +188,14 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
         return _card(
             "", title, "by no watched function", f"{count:,} came in from elsewhere: {where}{more}"
         )
+    # No option of pytest looks for subnormals.
+    tests = "" if kind == "subnormal" else f"<code>pytest --udf-{kind}=error</code> and "
     return _card(
         "good",
         title,
         "none by a watched function",
-        "Other operators, such as a division, are not "
-        "watched here: <code>pytest --udf-nan=error</code> and <code>udftorch diff --origin</code> "
-        "watch all.",
+        "Other operators, such as a division, are not watched here. To watch all of them, use "
+        f"{tests}<code>udftorch diff --origin {kind}</code>.",
     )
 
 
