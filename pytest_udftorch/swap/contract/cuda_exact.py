@@ -13,7 +13,7 @@ import os
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.errors import CudaFormError
-from pytest_udftorch.swap.contract.cuda_sums import sums
+from pytest_udftorch.swap.contract.cuda_sums import log2, sums
 from pytest_udftorch.swap.contract.launches import Launch, gluon
 
 #: Terms of a chunk (contract_exact.h).
@@ -101,10 +101,6 @@ def _is_hopper(device: Any) -> bool:
     return torch.cuda.get_device_capability(device)[0] == 9 and gluon() is not None
 
 
-def _levels(chunks: int) -> int:
-    return max(chunks - 1, 0).bit_length()
-
-
 class Digits(NamedTuple):
     """A batch of matrices as digits.
 
@@ -164,7 +160,7 @@ class Plan(NamedTuple):
 
 def _split(tasks: int, chunks: int, enough: int, least: int = 1) -> int:
     """Return how many levels of chunks, at least so many, a task adds up, to fill a GPU."""
-    levels = _levels(chunks)
+    levels = log2(chunks)
     while levels > least and tasks * -(-chunks >> levels) < enough:
         levels -= 1
     return levels
@@ -177,7 +173,7 @@ def _tiles(m: int, n: int, batches: int, tile: Tile) -> int:
 def _small_tile(m: int, n: int, kind: str) -> Tile:
     """Return the tile of the kernel for all GPUs."""
     side = 64 if kind == "int8" else 32
-    rows, columns = (min(side, max(16, 1 << _levels(size))) for size in (m, n))
+    rows, columns = (min(side, max(16, 1 << log2(size))) for size in (m, n))
     return Tile(rows, columns, 64, 4, 3, 2)
 
 
@@ -230,7 +226,7 @@ def _rows_launch(
     chunks = -(-k // chunk)
     tensor = m > _PLAIN and kind == "int8"
     columns, step, warps, quarters = _ON_TENSOR_CORES if tensor else _WITHOUT
-    rows = FEW if tensor else 1 << _levels(m)
+    rows = FEW if tensor else 1 << log2(m)
     across = -(-n // columns)
     levels = _split(across, chunks, _processors(device) * quarters // 4, 0)
     splits = -(-chunks >> levels)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pytest_udftorch.swap.native.runtime import written_text
 from pytest_udftorch.swap.overrides.switchboard import native
 
 #: ``python`` sends every call through Python.
@@ -91,13 +92,7 @@ class Direct:
 
     def ran(self) -> set[str]:
         """Return the names of functions that loops were run for since the last time."""
-        size = 4096
-        while True:
-            text = ctypes.create_string_buffer(size)
-            need = self._ran(text, size)
-            if need <= size:
-                return set(text.raw[:need].decode().split())
-            size = need
+        return set(written_text(self._ran).split())
 
     @contextlib.contextmanager
     def through_python(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pytest_udftorch.swap.native.runtime import written_text
 from pytest_udftorch.swap.overrides.switchboard import native
 from pytest_udftorch.swap.overrides.tape import is_unusual, word
 
@@ -147,13 +148,7 @@ class Direct:
 
     def ran(self) -> set[str]:
         """Return the names of kernels launched since the last time."""
-        size = 4096
-        while True:
-            text = ctypes.create_string_buffer(size)
-            need = self._ran(text, size)
-            if need <= size:
-                return set(text.raw[:need].decode().split())
-            size = need
+        return set(written_text(self._ran).split())
 
 
 #: The parameters that take the address of a row of ``counters``, or of tables that live on.

@@ -520,3 +520,19 @@ def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:
     for c, slot in zip(packed, slots, strict=True):
         c.address, c.type, c.relro = slot.address, _TYPES[slot.kind], slot.relro
     return packed
+
+
+def written_text(write: Callable[[Any, int], int]) -> str:
+    """Return the text that a function in C writes.
+
+    Args:
+        write: takes a buffer and its size, and returns the length of the text, which it writes
+            only if that fits.
+    """
+    size = 4096
+    while True:
+        text = ctypes.create_string_buffer(size)
+        need = write(text, size)
+        if need <= size:
+            return text.raw[:need].decode()
+        size = need

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from pytest_udftorch.swap.native.runtime import written_text
 from pytest_udftorch.swap.overrides.switchboard import Target, native, switchboard
 
 #: ``python`` runs every call in Python.
@@ -103,10 +104,7 @@ class Tapes:
 
     def refusals(self) -> dict[str, int]:
         """Return why calls were not recorded (``aten::dot: a tensor ...``), and how often."""
-        size = 1 << 16
-        text = ctypes.create_string_buffer(size)
-        used = self._refusals(text, size)
-        lines = text.raw[:used].decode().splitlines()
+        lines = written_text(self._refusals).splitlines()
         return {why: int(times) for why, _, times in (line.rpartition(": ") for line in lines)}
 
     def launched(self, name: str, compiled: Any, programs: int, arguments: Sequence[Any]) -> None:
