@@ -25,6 +25,9 @@ _PAD: Final = 128
 #: Rows of a program that writes digits, and its warps.
 _HELD: Final = (16, 4)
 
+#: Numbers of a program that writes the digits of values.
+_VALUES: Final = 8192
+
 #: Columns, terms and warps of a program for few rows, on tensor cores and without, and how many
 #: programs for each multiprocessor are enough, in quarters.
 _ON_TENSOR_CORES: Final = (64, 128, 4, 16)
@@ -267,13 +270,31 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     if not k or not batches * m * n:
         found = torch.zeros(batches, m, n, dtype=torch.float32, device=a.device)
         return (found if bias is None else found + bias).to(dtype)
-    plan = planned(m, n, k, batches, a.device, unit(), _chunk, _dtypes(dtype, bias))
-    left, right = digits(a), digits(b.transpose(1, 2))
+    return _multiplied(digits(a), digits(b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
+
+
+def _multiplied(
+    left: Digits, right: Digits, sizes: tuple[int, int, int, int], bias: Any, dtype: Any
+) -> Any:
+    """Return the products of batches of rows, and of columns, that are digits.
+
+    Args:
+        left: of the rows.
+        right: of the columns.
+        sizes: how many matrices, rows, columns and terms.
+        bias: of each column, or None.
+        dtype: of the result.
+    """
+    import torch
+
+    batches, m, n, k = sizes
+    device = left.parts.device
+    plan = planned(m, n, k, batches, device, unit(), _chunk, _dtypes(dtype, bias))
     c = torch.empty(
         (plan.splits, batches, m, n), dtype=torch.float32 if plan.splits > 1 else dtype,
-        device=a.device,
+        device=device,
     )  # fmt: skip
-    room = torch.empty(plan.room, dtype=torch.float32, device=a.device) if plan.room else c
+    room = torch.empty(plan.room, dtype=torch.float32, device=device) if plan.room else c
     fused = bias if plan.splits == 1 else None
     if plan.tile is None:
         plan.launch(*left.parts, left.units, *right.parts, right.units, c, room, fused)
@@ -287,6 +308,93 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
             (left.units, right.units, c, room, fused), (*described, *plan.launch.numbers)
         )
     return _ended(c, plan.splits, bias, dtype)
+
+
+#: The longest row of values whose digits a program finds.
+LONGEST: Final = 4096
+
+
+class Values(NamedTuple):
+    """Rows of values as digits, of which each row has a unit of its own.
+
+    Attributes:
+        digits: of the columns, with units of 1.
+        exponents: of the units of the rows, (batches, ``padded``).
+    """
+
+    digits: Digits
+    exponents: Any
+
+
+@functools.lru_cache(maxsize=8192)
+def _values_launch(
+    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any
+) -> tuple[Launch, int]:
+    count, k, n = shape
+    padded = -(-k // _PAD) * _PAD
+    wide = 1 << log2(n)
+    held = min(_PAD, max(1, _VALUES // wide))
+    programs = count * (padded // held)
+    constants = {"SHORT": n % 16 == 0, "COLUMNS": wide, "ROWS": held}
+    return Launch("value_digits", programs, device, (k, n, padded, *strides), constants, 4), padded
+
+
+def values(v: Any) -> Values:
+    """Return batches of rows of values in bfloat16, (batches, k, n), with any strides."""
+    import torch
+
+    count, k, n = v.shape
+    made, padded = _values_launch(v.shape, v.stride(), v.device)
+    parts = torch.empty(2, count * n, padded, dtype=torch.int8, device=v.device)
+    exponents = torch.empty(count, padded, dtype=torch.int32, device=v.device)
+    made(v, parts[0], parts[1], exponents)
+    units = torch.ones(-(-k // _chunk), count * n + _PAD, device=v.device)
+    return Values(Digits(parts, units), exponents)
+
+
+@functools.lru_cache(maxsize=8192)
+def _weights_launch(
+    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
+) -> tuple[Launch, int]:
+    count, rows, k = shape
+    padded = -(-k // _PAD) * _PAD
+    held, warps = _HELD
+    numbers = (rows, k, padded, *strides)
+    constants = {"EVEN": k % 16 == 0, "SLACK": _PAD, "CHUNK": chunk, "ROWS": held}
+    programs = count * -(-rows // held) * -(-k // chunk)
+    return Launch("weight_digits", programs, device, numbers, constants, warps), padded
+
+
+def weights(w: Any, exponents: Any) -> Digits:
+    """Return weights in float32, (batches, m, k), with any strides, times units of values."""
+    import torch
+
+    count, rows, k = w.shape
+    made, padded = _weights_launch(w.shape, w.stride(), w.device, _chunk)
+    parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=w.device)
+    units = torch.empty(-(-k // _chunk), count * rows + _PAD, device=w.device)
+    made(w, exponents, parts[0], parts[1], units)
+    return Digits(parts, units)
+
+
+def weighted(w: Any, v: Any) -> Any:
+    """Return weighted sums of rows of values, of which no order matters.
+
+    Args:
+        w: weights in float32, (batches, m, k), with any strides.
+        v: values in bfloat16, (batches, k, n), with any strides; n is at most ``LONGEST``.
+
+    Returns:
+        (batches, m, n) in float32.
+    """
+    import torch
+
+    (batches, m, k), n = w.shape, v.shape[2]
+    if not k or not batches * m * n:
+        return torch.zeros(batches, m, n, dtype=torch.float32, device=w.device)
+    right = values(v)
+    left = weights(w, right.exponents)
+    return _multiplied(left, right.digits, (batches, m, n, k), None, torch.float32)
 
 
 def mm(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
