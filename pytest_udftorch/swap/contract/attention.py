@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention as products and a softmax of docs/reproduce/contract.md.
 
+Of bfloat16, products of two tensors are exact, and those of weights are the weighted sums of
+docs/reproduce/contract_exact.md. Scores, weights and their gradients stay in float32.
+
 A sum over keys begins at the first key that its row sees, and not at keys that a mask hides before
 it. So a sequence has the same bits wherever it lies: behind padding, behind others in a packed row,
 or in a window that slides. Hidden keys behind those that a row sees add zeros at the end of the
@@ -48,7 +51,9 @@ def _shared(x: Any, heads: int) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    found = contract().products(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
+    """Return products in float32, also of weights in float32 with values in bfloat16."""
+    multiply = contract().products if a.dtype is b.dtype else contract().weighted
+    found = multiply(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]))
     return found.view(*a.shape[:-1], b.shape[-1])
 
 

@@ -103,6 +103,9 @@ class Contract:
             getattr(library, f"fast_{name}bmm").argtypes = (
                 ctypes.c_int64, *_SIZES, *_BATCH, *_BATCH, *(ctypes.c_void_p,) * 2,
             )  # fmt: skip
+        library.ref_exact_weighted.argtypes = (*_SIZES, *_MATRICES)
+        library.ref_exact_weighted.restype = None
+        library.fast_exact_weighted.argtypes = library.fast_exact_bmm.argtypes
         library.ref_mm.restype = library.ref_sums.restype = library.fast_sums.restype = None
         library.ref_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 2)
         library.fast_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 3)
@@ -166,6 +169,37 @@ class Contract:
         if getattr(self.library, f"fast_{_clause(a)}bmm")(count, m, n, k, *given, threads):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
+
+    def weighted(self, w: Any, v: Any, *, reference: bool = False) -> Any:
+        """Return sums of rows of values with weights, exact in each chunk of 512 rows.
+
+        Args:
+            w: the weights: float32 (batch, results, rows), in any strides.
+            v: the values: bfloat16 (batch, rows, size), in any strides.
+            reference: take the scalar loop, which is the contract.
+
+        Returns:
+            what docs/reproduce/contract_exact.md says: float32 (batch, results, size), dense.
+
+        Raises:
+            MemoryError: there is no room for the digits of a matrix of the batch.
+        """
+        import torch
+
+        if w.is_cuda:
+            return GPU.weighted(w, v)
+        (count, m, k), n = w.shape, v.shape[2]
+        y = torch.empty(count, m, n, dtype=torch.float32)
+        if reference:
+            for one, of, sums in zip(w, v, y, strict=True):
+                matrices = one.data_ptr(), *one.stride(), of.data_ptr(), *of.stride()
+                self.library.ref_exact_weighted(m, n, k, *matrices, sums.data_ptr())
+            return y
+        given = (w.data_ptr(), *w.stride(), v.data_ptr(), *v.stride(), y.data_ptr())
+        threads = ctypes.byref(self.threads(b"aten::bmm"))
+        if self.library.fast_exact_weighted(count, m, n, k, *given, threads):
+            raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
+        return y
 
     def windows(self, described: Any, *, gradient: bool = False, reference: bool = False) -> None:
         """Convolve tensors on the CPU, or compute the gradient of a weight.

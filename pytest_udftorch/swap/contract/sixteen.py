@@ -39,7 +39,8 @@ _OF_WIDENED: Final = frozenset({"log_softmax_backward", "softmax_backward"})
 
 #: Factors of exact products and what is added to these, by their places; they stay in bfloat16.
 _FACTORS: Final[Mapping[str, tuple[int, ...]]] = {
-    "addmm": (0, 1, 2), "addmv": (0, 1, 2), "baddbmm": (0, 1, 2), "bmm": (0, 1), "dot": (0, 1),
+    "addmm": (0, 1, 2), "addmv": (0, 1, 2), "attention": (0, 1, 2),
+    "attention_backward": (0, 1, 2, 3), "baddbmm": (0, 1, 2), "bmm": (0, 1), "dot": (0, 1),
     "mm": (0, 1), "mv": (0, 1),
 }  # fmt: skip
 
@@ -149,6 +150,8 @@ def _between(
 
     name = function.__name__
     factors = _FACTORS.get(name, ()) if narrow is torch.bfloat16 else ()
+    if not all(args[at].dtype is narrow for at in factors):
+        factors = ()
     wide = [a if at in factors else _widened(a, narrow) for at, a in enumerate(args)]
     named = {key: _widened(a, narrow) for key, a in kwargs.items()}
     asked = named.pop("dtype", None)

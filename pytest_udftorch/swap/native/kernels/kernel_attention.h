@@ -21,8 +21,9 @@ struct Heads {
   const Tensor &X;
 };
 
-/// The product of each two matrices, dense. Some heads of A in succession may
-/// share one of B.
+/// The product of each two matrices, dense and in float32: of two in float32 or
+/// bfloat16, or of weights in float32 with values in bfloat16. Some heads of A
+/// in succession may share one of B.
 std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
                                     const Heads &B) {
   const int64_t Samples = A.X.size(0), Count = A.X.size(1);
@@ -31,13 +32,20 @@ std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
   const Threads T = C.threads("aten::bmm");
   const auto Run = [&](int64_t Matrices, int64_t BStep, int64_t Sample,
                        int64_t Head) {
-    return !C.fast_bmm(
-        Matrices, A.Rows, B.Columns, A.Columns,
-        read(A.X) + Sample * A.X.stride(0) + Head * A.X.stride(1),
-        A.X.stride(1), A.RowStride, A.ColumnStride,
-        read(B.X) + Sample * B.X.stride(0) + Head / Sharing * B.X.stride(1),
-        BStep, B.RowStride, B.ColumnStride,
-        written(Y) + (Sample * Count + Head) * A.Rows * B.Columns, &T);
+    const int64_t ToA = Sample * A.X.stride(0) + Head * A.X.stride(1);
+    const int64_t ToB = Sample * B.X.stride(0) + Head / Sharing * B.X.stride(1);
+    const auto With = [&](auto *Function, const auto *Left, const auto *Right) {
+      return !Function(
+          Matrices, A.Rows, B.Columns, A.Columns, Left + ToA, A.X.stride(1),
+          A.RowStride, A.ColumnStride, Right + ToB, BStep, B.RowStride,
+          B.ColumnStride,
+          written(Y) + (Sample * Count + Head) * A.Rows * B.Columns, &T);
+    };
+    if (B.X.scalar_type() == at::kFloat)
+      return With(C.fast_bmm, read(A.X), read(B.X));
+    if (A.X.scalar_type() == at::kFloat)
+      return With(C.fast_exact_weighted, read(A.X), readNarrow(B.X));
+    return With(C.fast_exact_bmm, readNarrow(A.X), readNarrow(B.X));
   };
   const auto IsEven = [&](const Tensor &X) {
     return X.stride(0) == X.stride(1) * Count;
@@ -59,7 +67,7 @@ std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
 /// Whether a call has results, and no dropout inside of it.
 bool isAttention(const Tensor &Q, const Tensor &K, const Tensor &V,
                  double Dropout, const OptionalTensor &Mask, bool Causal) {
-  return areOurs(Q, K, V) && Dropout == 0 && Q.dim() == 4 && K.dim() == 4 &&
+  return areFactors(Q, K, V) && Dropout == 0 && Q.dim() == 4 && K.dim() == 4 &&
          V.dim() == 4 && Q.numel() && K.numel() && V.numel() &&
          Q.size(0) == K.size(0) && Q.size(1) % K.size(1) == 0 &&
          K.sizes().slice(0, 3) == V.sizes().slice(0, 3) &&
@@ -79,7 +87,7 @@ bool seesFirst(const Tensor &Mask) {
 
 /// Adds a mask to scores, or takes out what it does not allow; tells whether
 /// it is one that stock accepts, too.
-bool applyMask(Tensor &Scores, const Tensor &Mask) {
+bool applyMask(Tensor &Scores, const Tensor &Mask, const Tensor &Q) {
   if ((Mask.dim() != 2 && Mask.dim() != 4) ||
       !spreads(Mask.sizes(), Scores.sizes()) || !seesFirst(Mask))
     return false;
@@ -87,7 +95,7 @@ bool applyMask(Tensor &Scores, const Tensor &Mask) {
     Scores.masked_fill_(Mask.logical_not(), -INFINITY);
     return true;
   }
-  if (!areOurs(Mask))
+  if (!areOurs(Mask) && !areExact(Mask, Q))
     return false;
   Scores.add_(Mask);
   return true;
@@ -105,7 +113,7 @@ weightsOf(const Contract &C, const Tensor &Q, const Tensor &K, bool Causal,
   if (isGiven(Mask)) {
     Scores->mul_(Left);
     Left = 1;
-    if (!applyMask(*Scores, *Mask))
+    if (!applyMask(*Scores, *Mask, Q))
       return std::nullopt;
   }
   Tensor Logs = made(Scores->sizes().slice(0, 3));
@@ -143,7 +151,7 @@ attention(const Place &, const Contract &C, const Tensor &Q, const Tensor &K,
     return std::nullopt;
   // The layouts are those of the stock kernel, which callers that view the
   // result rely on.
-  Tensor Y = Q.strides() == Product->strides()
+  Tensor Y = Q.strides() == Product->strides() && Q.scalar_type() == at::kFloat
                  ? *Product
                  : at::empty_like(Q).copy_(*Product);
   return std::tuple(Y, Logs.transpose(1, 2).contiguous().transpose(1, 2));
@@ -170,7 +178,7 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
                   const Tensor &Q, const Tensor &K, const Tensor &V,
                   const Tensor &, const Tensor &, double Dropout, bool Causal,
                   const OptionalTensor &Mask, std::optional<double> Scale) {
-  if (!isAttention(Q, K, V, Dropout, Mask, Causal) || !areOurs(Grad) ||
+  if (!isAttention(Q, K, V, Dropout, Mask, Causal) || !areFactors(Grad, Q) ||
       Grad.sizes() != Q.sizes())
     return std::nullopt;
   const auto Factor = static_cast<float>(factorOf(Q, Scale));
@@ -202,7 +210,7 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
            X.size(2) * X.size(3), read(X), written(Sums));
       X = Sums;
     }
-    return byPlaces(X);
+    return rounded(byPlaces(X), Q);
   };
   return Three(Laid(*OfQuery, Q), Laid(*OfKey, K), Laid(*OfValue, V));
 }

@@ -98,6 +98,10 @@ using WindowsFunction = int(const Convolution *, const Threads *);
   F(fast_exact_bmm, int(int64_t, int64_t, int64_t, int64_t, const uint16_t *,  \
                         int64_t, int64_t, int64_t, const uint16_t *, int64_t,  \
                         int64_t, int64_t, float *, const Threads *))           \
+  F(fast_exact_weighted,                                                       \
+    int(int64_t, int64_t, int64_t, int64_t, const float *, int64_t, int64_t,   \
+        int64_t, const uint16_t *, int64_t, int64_t, int64_t, float *,         \
+        const Threads *))                                                      \
   F(fast_sums,                                                                 \
     void(int64_t, int64_t, int64_t, const float *, float *, const Threads *))  \
   F(fast_prefixes,                                                             \
@@ -197,7 +201,7 @@ enum class Rounds {
   First,      ///< the first so, further ones to the dtype of parameters
   Weighted,   ///< the same, with a weight, which decides
   Statistics, ///< the same, unless statistics are written in 16 bits
-  FirstOnly,  ///< the first so; further ones stay in float32
+  FirstOnly,  ///< the first so, as Mixed; further ones stay in float32
   Never       ///< Python has such calls
 };
 
@@ -311,7 +315,9 @@ private:
     (N.see(Given), ...);
     if (!N.Found || N.Mixed ||
         (N.Wide && (How == Rounds::All || How == Rounds::Products)) ||
-        (How == Rounds::Products && *N.Found == at::kBFloat16) ||
+        ((How == Rounds::Products || How == Rounds::Mixed ||
+          How == Rounds::FirstOnly) &&
+         *N.Found == at::kBFloat16) ||
         (N.Given && *N.Given != *N.Found) ||
         (N.Asked && *N.Asked != *N.Found && *N.Asked != at::kFloat))
       return std::nullopt;

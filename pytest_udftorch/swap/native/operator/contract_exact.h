@@ -3,8 +3,9 @@
 //===----------------------------------------------------------------------===//
 //
 // The clause of docs/reproduce/contract_exact.md as C. ref_exact_mm is the
-// contract of products in bfloat16; fast_exact_mm and fast_exact_bmm give the
-// same bits.
+// contract of products in bfloat16, ref_exact_weighted that of sums of rows in
+// bfloat16 with weights in float32; the functions that begin with fast_ give
+// the same bits.
 //
 // A sum of integers has no order. So a kernel may add the products of a chunk
 // as its registers, threads or tensor cores ask for.
@@ -28,6 +29,10 @@
 
 /// A unit beyond all exponents says that a number is infinite or NaN.
 enum { EXACT_BROKEN = 1 << 20 };
+
+/// The largest exponent of a weight times a unit, biased as float32's are, for
+/// which a chunk has a unit in float32.
+enum { EXACT_LARGEST = 268 };
 
 // What a negative control adds to the upper sum of a chunk.
 #ifndef EXACT_OFF
@@ -71,23 +76,33 @@ static int64_t ref_whole(uint16_t number, int32_t unit) {
   return (int64_t)((x * exact_power(-unit) + 0x1.8p52) - 0x1.8p52);
 }
 
-/// The product of a chunk: two exact sums of integers, which are joined with
-/// one rounding each, and times a power of two.
+/// What is left of the two exact sums of a chunk: they are joined with one
+/// rounding each, and times a power of two.
+static float ref_joined(int64_t upper, int64_t lower, int64_t unit) {
+  float sum = 256.0f * (float)upper + (float)lower; // 256 times it is exact
+  return (float)(sum * exact_power(unit));
+}
+
+/// Adds the product of two integers to the sums of a chunk, digit by digit.
+static void ref_add_digits(int64_t x, int64_t y, int64_t *upper,
+                           int64_t *lower) {
+  int64_t xh = (x + 128) >> 8, yh = (y + 128) >> 8;
+  int64_t xl = x - 256 * xh, yl = y - 256 * yh;
+  *upper += 256 * xh * yh + xh * yl + xl * yh;
+  *lower += xl * yl;
+}
+
+/// The product of a chunk.
 static float ref_exact_chunk(int64_t k, const uint16_t *a, int64_t sa,
                              const uint16_t *b, int64_t sb) {
   int32_t v = ref_unit(k, a, sa), w = ref_unit(k, b, sb);
   if (v == EXACT_BROKEN || w == EXACT_BROKEN)
     return NAN;
   int64_t upper = EXACT_OFF, lower = 0;
-  for (int64_t p = 0; p < k; ++p) {
-    int64_t x = ref_whole(a[p * sa], v), y = ref_whole(b[p * sb], w);
-    int64_t xh = (x + 128) >> 8, yh = (y + 128) >> 8;
-    int64_t xl = x - 256 * xh, yl = y - 256 * yh;
-    upper += 256 * xh * yh + xh * yl + xl * yh;
-    lower += xl * yl;
-  }
-  float sum = 256.0f * (float)upper + (float)lower; // 256 times it is exact
-  return (float)(sum * exact_power((int64_t)v + w));
+  for (int64_t p = 0; p < k; ++p)
+    ref_add_digits(ref_whole(a[p * sa], v), ref_whole(b[p * sb], w), &upper,
+                   &lower);
+  return ref_joined(upper, lower, (int64_t)v + w);
 }
 
 /// The product of two vectors: chunks, added up by the tree of ref_sum.
@@ -108,6 +123,80 @@ EXPORT void ref_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
       c[i * n + j] = ref_exact_dot(k, a + i * am, ak, b + j * bn, bk);
+}
+
+/// The encoding of a number in float32.
+static int32_t exact_bits(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+/// The exponent of the unit of weights w of k rows of n numbers, which have
+/// units of their own: a weight counts with that of its row. Encodings without
+/// the sign are in the order of magnitudes, here with 21 bits of significands;
+/// those that would round to 32,640 and above carry. Subnormal weights count as
+/// zeros, and rows without weight not at all.
+static int32_t ref_weights_unit(int64_t n, int64_t k, const float *w,
+                                int64_t wk, const uint16_t *v, int64_t vk,
+                                int64_t vn) {
+  int32_t top = INT32_MIN;
+  for (int64_t p = 0; p < k; ++p) {
+    int32_t magnitude = exact_bits(w[p * wk]) & 0x7FFFFFFF;
+    if (magnitude < 0x00800000)
+      continue;
+    int32_t unit = ref_unit(n, v + p * vk, vn);
+    if (magnitude >= 0x7F800000 || unit == EXACT_BROKEN)
+      return EXACT_BROKEN;
+    int32_t code = (magnitude >> 2) + unit * (1 << 21);
+    top = code > top ? code : top;
+  }
+  if (top == INT32_MIN)
+    return 0;
+  int32_t exponent = (top + 0x4040) >> 21;
+  if (exponent > EXACT_LARGEST)
+    return EXACT_BROKEN;
+  return (exponent > 1 ? exponent : 1) - 141;
+}
+
+/// The weighted sum of a chunk of k rows of n numbers, for one column.
+static float ref_weighted_chunk(int64_t n, int64_t k, const float *w,
+                                int64_t wk, const uint16_t *v, int64_t vk,
+                                int64_t vn, int64_t column) {
+  int32_t unit = ref_weights_unit(n, k, w, wk, v, vk, vn);
+  if (unit == EXACT_BROKEN)
+    return NAN;
+  int64_t upper = EXACT_OFF, lower = 0;
+  for (int64_t p = 0; p < k; ++p) {
+    if ((exact_bits(w[p * wk]) & 0x7FFFFFFF) < 0x00800000)
+      continue;
+    int32_t of_row = ref_unit(n, v + p * vk, vn);
+    double x = w[p * wk] * exact_power(of_row - unit);
+    ref_add_digits((int64_t)((x + 0x1.8p52) - 0x1.8p52),
+                   ref_whole(v[p * vk + column * vn], of_row), &upper, &lower);
+  }
+  return ref_joined(upper, lower, unit);
+}
+
+/// The weighted sum of all rows: chunks, added up by the tree of ref_sum.
+static float ref_weighted_sum(int64_t n, int64_t k, const float *w, int64_t wk,
+                              const uint16_t *v, int64_t vk, int64_t vn,
+                              int64_t column) {
+  if (k <= EXACT_CHUNK)
+    return ref_weighted_chunk(n, k, w, wk, v, vk, vn, column);
+  int64_t p = EXACT_CHUNK * half_of((k + EXACT_CHUNK - 1) / EXACT_CHUNK);
+  return ref_weighted_sum(n, p, w, wk, v, vk, vn, column) +
+         ref_weighted_sum(n, k - p, w + p * wk, wk, v + p * vk, vk, vn, column);
+}
+
+/// Y = W V in float32, of which the weights W have rows and columns with the
+/// strides wm and wk, the values V with vk and vn; the rows of Y are dense.
+EXPORT void ref_exact_weighted(int64_t m, int64_t n, int64_t k, const float *w,
+                               int64_t wm, int64_t wk, const uint16_t *v,
+                               int64_t vk, int64_t vn, float *y) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      y[i * n + j] = ref_weighted_sum(n, k, w + i * wm, wk, v, vk, vn, j);
 }
 
 //===----------------------------------------------------------------------===//
@@ -147,6 +236,48 @@ static double find_digits(int64_t count, const uint16_t *x,
     y = y * one * other + 0x1.8p23f; // rounds; the integer is in the lower bits
     memcpy(&bits, &y, sizeof bits);
     int16_t q = (int16_t)bits;
+    int16_t h = (int16_t)((q + 128) >> 8);
+    found->whole[p] = q;
+    found->high[p] = h;
+    found->low[p] = (int16_t)(q - 256 * h);
+  }
+  return exact_power(unit);
+}
+
+/// What stands for the unit of a row of values with an infinity or a NaN: with
+/// any weight it is above EXACT_LARGEST.
+enum { EXACT_NO_UNIT = EXACT_LARGEST + 1 };
+
+/// Writes the weights of count rows of values as digits, as find_digits does.
+/// Units are exponents.
+static double find_weights(int64_t count, const float *w, const int32_t *units,
+                           struct digits *found) {
+  int32_t top = INT32_MIN;
+  for (int64_t p = 0; p < count; ++p) {
+    int32_t magnitude = exact_bits(w[p]) & 0x7FFFFFFF;
+    int32_t code = (magnitude >> 2) + units[p] * (1 << 21);
+    code += magnitude >= 0x7F800000 ? EXACT_NO_UNIT << 21 : 0;
+    code = magnitude >= 0x00800000 ? code : INT32_MIN;
+    top = code > top ? code : top;
+  }
+  int32_t exponent = top == INT32_MIN ? 141 : (top + 0x4040) >> 21;
+  for (int64_t p = count; p < (count + 3) / 4 * 4; ++p)
+    found->whole[p] = found->high[p] = found->low[p] = 0;
+  if (exponent > EXACT_LARGEST) {
+    memset(found, 0, sizeof *found);
+    return NAN;
+  }
+  int32_t unit = (exponent > 1 ? exponent : 1) - 141;
+  for (int64_t p = 0; p < count; ++p) {
+    int32_t bits = exact_bits(w[p]), own = (bits >> 23) & 0xFF;
+    int32_t more = units[p] - unit;
+    // The product with a power of two; what is below all exponents is a zero.
+    bits = own && own + more > 0
+               ? (int32_t)((uint32_t)bits + ((uint32_t)more << 23))
+               : 0;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    int16_t q = (int16_t)exact_bits(y + 0x1.8p23f);
     int16_t h = (int16_t)((q + 128) >> 8);
     found->whole[p] = q;
     found->high[p] = h;
@@ -309,6 +440,7 @@ static void join_sums(exact_sums upper, exact_sums lower, const double *rows,
 struct exact {
   int64_t m, n, k;
   const uint16_t *a;
+  const float *w; ///< weights in place of a; then columns have no units
   int64_t am, ak;
   const uint16_t *b;
   int64_t bk, bn;
@@ -320,56 +452,119 @@ struct exact {
   double *units;         ///< of rows and chunks; with what follows, one room
   int32_t (*of_rows)[2]; ///< sums of their digits
   int16_t *left;         ///< their digits: of upper ones a plane, then of lower
+  int32_t *of_terms;     ///< the units of rows of B, where A are weights
   int64_t next;
   int32_t phase, failed;
 };
+
+/// What is done, in this order; the first of weights alone.
+enum { EXACT_UNITS, EXACT_LEFT, EXACT_PRODUCT };
 
 static int64_t exact_down(const struct exact *p) {
   return (p->m + EXACT_ROWS - 1) / EXACT_ROWS * EXACT_ROWS;
 }
 
-/// Packs a row of A, which may be one of the zeros below it.
-static void exact_pack_row(const struct exact *p, int64_t i) {
-  struct digits d;
-  uint16_t work[EXACT_CHUNK];
+/// How many terms chunk q has.
+static int64_t exact_here(const struct exact *p, int64_t q) {
+  int64_t left = p->k - q * EXACT_CHUNK;
+  return left < EXACT_CHUNK ? left : EXACT_CHUNK;
+}
+
+/// Stores the digits of chunk q of row i of A.
+static void exact_store(const struct exact *p, int64_t i, int64_t q,
+                        const struct digits *d, double unit) {
   int64_t plane = exact_down(p) * p->terms;
-  for (int64_t q = 0; q < p->chunks; ++q) {
-    int64_t at = q * EXACT_CHUNK;
-    int64_t here = p->k - at < EXACT_CHUNK ? p->k - at : EXACT_CHUNK;
-    int64_t whole = (here + 3) / 4 * 4, to = i * p->terms + at;
-    double unit = 1.0;
-    if (i < p->m)
-      unit = find_digits(
-          here, gathered(here, p->a + i * p->am + at * p->ak, p->ak, work), &d);
-    else
-      memset(&d, 0, sizeof d);
-    int32_t high = 0, low = 0;
+  int64_t whole = (exact_here(p, q) + 3) / 4 * 4;
+  int64_t to = i * p->terms + q * EXACT_CHUNK;
+  int32_t high = 0, low = 0;
+  for (int64_t e = 0; e < whole; ++e) {
+    high += d->high[e];
+    low += d->low[e];
+  }
+  p->units[i * p->chunks + q] = unit;
+  p->of_rows[i * p->chunks + q][0] = high;
+  p->of_rows[i * p->chunks + q][1] = low;
+  if (p->bytes) {
+    int8_t *bytes = (int8_t *)p->left;
     for (int64_t e = 0; e < whole; ++e) {
-      high += d.high[e];
-      low += d.low[e];
+      bytes[to + e] = (int8_t)d->high[e];
+      bytes[plane + to + e] = (int8_t)d->low[e];
     }
-    p->units[i * p->chunks + q] = unit;
-    p->of_rows[i * p->chunks + q][0] = high;
-    p->of_rows[i * p->chunks + q][1] = low;
-    if (p->bytes) {
-      int8_t *bytes = (int8_t *)p->left;
-      for (int64_t e = 0; e < whole; ++e) {
-        bytes[to + e] = (int8_t)d.high[e];
-        bytes[plane + to + e] = (int8_t)d.low[e];
-      }
-    } else {
-      memcpy(p->left + to, d.high, (size_t)whole * sizeof *d.high);
-      memcpy(p->left + plane + to, d.low, (size_t)whole * sizeof *d.low);
-    }
+  } else {
+    memcpy(p->left + to, d->high, (size_t)whole * sizeof *d->high);
+    memcpy(p->left + plane + to, d->low, (size_t)whole * sizeof *d->low);
   }
 }
 
-/// What turns the numbers of each column of a panel into integers. Numbers of a
-/// column with an infinity or a NaN are cleared.
+/// Packs chunk q of rows of A from i on, of which some may be zeros below it.
+static void exact_pack_rows(const struct exact *p, int64_t i, int64_t q) {
+  static const struct digits zeros;
+  struct digits d;
+  uint16_t work[EXACT_CHUNK];
+  int64_t at = q * EXACT_CHUNK, here = exact_here(p, q);
+  for (int64_t end = i + EXACT_ROWS; i < end; ++i)
+    if (i < p->m)
+      exact_store(p, i, q, &d,
+                  find_digits(here,
+                              gathered(here, p->a + i * p->am + at * p->ak,
+                                       p->ak, work),
+                              &d));
+    else
+      exact_store(p, i, q, &zeros, 1.0);
+}
+
+/// The same of weights.
+static void exact_pack_weights(const struct exact *p, int64_t i, int64_t q) {
+  static const struct digits zeros;
+  struct digits d;
+  float work[EXACT_ROWS][EXACT_CHUNK];
+  int64_t at = q * EXACT_CHUNK, here = exact_here(p, q);
+  int64_t rows = p->m - i < EXACT_ROWS ? p->m - i : EXACT_ROWS;
+  const float *w = p->w + i * p->am + at * p->ak;
+  if (p->ak != 1)
+    for (int64_t e = 0; e < here; ++e)
+      for (int64_t r = 0; r < rows; ++r)
+        work[r][e] = w[r * p->am + e * p->ak];
+  for (int64_t r = 0; r < EXACT_ROWS; ++r)
+    if (r < rows)
+      exact_store(p, i + r, q, &d,
+                  find_weights(here, p->ak != 1 ? work[r] : w + r * p->am,
+                               p->of_terms + at, &d));
+    else
+      exact_store(p, i + r, q, &zeros, 1.0);
+}
+
+/// Finds the units of rows of B, of which count begin at a term.
+static void exact_find_units(const struct exact *p, int64_t term,
+                             int64_t count) {
+  for (int64_t e = term; e < term + count; ++e) {
+    const uint16_t *row = p->b + e * p->bk;
+    uint16_t top = 0;
+    for (int64_t j = 0; j < p->n; ++j) {
+      uint16_t magnitude = row[j * p->bn] & 0x7FFF;
+      top = magnitude > top ? magnitude : top;
+    }
+    int32_t unit = ref_unit(1, &top, 1);
+    p->of_terms[e] = unit == EXACT_BROKEN ? EXACT_NO_UNIT : unit;
+  }
+}
+
+/// What turns the numbers of each column of a panel into integers: two factors,
+/// because one may lie beyond the powers of float32. Numbers of a column with
+/// an infinity or a NaN are cleared.
 struct scales {
   float one[EXACT_COLUMNS], other[EXACT_COLUMNS];
   uint32_t kept[EXACT_COLUMNS];
 };
+
+/// Sets what turns numbers with a unit into integers.
+static void set_scales(int64_t i, int32_t unit, int broken,
+                       struct scales *found) {
+  int32_t half = (-unit) >> 1;
+  found->one[i] = (float)exact_power(half);
+  found->other[i] = (float)exact_power(-unit - half);
+  found->kept[i] = broken ? 0 : 0xFFFFFFFF;
+}
 
 /// The units of columns whose terms are bk apart, and neighbours each other's.
 static void find_scales(int64_t here, const uint16_t *b, int64_t bk,
@@ -384,18 +579,18 @@ static void find_scales(int64_t here, const uint16_t *b, int64_t bk,
     int32_t unit = ref_unit(1, top + i, 1);
     int broken = unit == EXACT_BROKEN;
     unit = broken ? 0 : unit;
-    int32_t half = (-unit) >> 1;
-    found->one[i] = (float)exact_power(half);
-    found->other[i] = (float)exact_power(-unit - half);
-    found->kept[i] = broken ? 0 : 0xFFFFFFFF;
+    set_scales(i, unit, broken, found);
     units[i] = broken ? NAN : exact_power(unit);
   }
 }
 
 /// Packs fours or pairs of the terms of columns that are neighbours in memory.
-static void exact_pack_across(const struct exact *p, int64_t here,
-                              const uint16_t *b, int64_t bk,
-                              const struct scales *by, int16_t *to) {
+/// What makes integers of them is known for each column, or for each term by
+/// its unit.
+static inline __attribute__((always_inline)) void
+exact_pack_across(const struct exact *p, int64_t here, const uint16_t *b,
+                  int64_t bk, const struct scales *by, const int32_t *of_terms,
+                  int16_t *to) {
   static const uint16_t zeros[EXACT_COLUMNS];
   int64_t whole = (here + 3) / 4 * 4, plane = whole * EXACT_COLUMNS;
   int64_t width = p->bytes ? 4 : 2;
@@ -404,11 +599,19 @@ static void exact_pack_across(const struct exact *p, int64_t here,
     uint32_t pairs[EXACT_COLUMNS] = {0};
     for (int64_t d = 0; d < width; ++d) {
       const uint16_t *row = e + d < here ? b + (e + d) * bk : zeros;
+      struct scales term;
+      if (of_terms) {
+        int32_t unit = e + d < here ? of_terms[e + d] : 0;
+        int broken = unit == EXACT_NO_UNIT;
+        set_scales(0, broken ? 0 : unit, broken, &term);
+      }
+      const struct scales *s = of_terms ? &term : by;
       for (int64_t i = 0; i < EXACT_COLUMNS; ++i) {
-        uint32_t bits = ((uint32_t)row[i] << 16) & by->kept[i];
+        int64_t at = of_terms ? 0 : i;
+        uint32_t bits = ((uint32_t)row[i] << 16) & s->kept[at];
         float y;
         memcpy(&y, &bits, sizeof y);
-        y = y * by->one[i] * by->other[i] + 0x1.8p23f;
+        y = y * s->one[at] * s->other[at] + 0x1.8p23f;
         memcpy(&bits, &y, sizeof bits);
         int32_t q = (int32_t)(bits << 16) >> 16, h = (q + 128) >> 8;
         uint32_t l = (uint32_t)(q - 256 * h);
@@ -498,8 +701,14 @@ static void exact_pack_columns(const struct exact *p, int64_t j, int64_t at,
     bk = EXACT_COLUMNS;
   }
   struct scales by;
-  find_scales(here, b, bk, &by, units);
-  exact_pack_across(p, here, b, bk, &by, to);
+  if (p->w) {
+    for (int64_t i = 0; i < EXACT_COLUMNS; ++i)
+      units[i] = 1.0;
+    exact_pack_across(p, here, b, bk, NULL, p->of_terms + at, to);
+  } else {
+    find_scales(here, b, bk, &by, units);
+    exact_pack_across(p, here, b, bk, &by, NULL, to);
+  }
 }
 
 /// Elements of 16 bits that a packed term of a column takes.
@@ -551,12 +760,9 @@ static void exact_panel(const struct exact *p, int64_t first, int64_t j,
                         double *units, int16_t *room) {
   exact_tile level[LEVELS + 1];
   int64_t step = EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
-  for (int64_t q = 0; q < p->chunks; ++q) {
-    int64_t at = q * EXACT_CHUNK;
-    int64_t here = p->k - at < EXACT_CHUNK ? p->k - at : EXACT_CHUNK;
-    exact_pack_columns(p, j, at, here, room + q * step,
+  for (int64_t q = 0; q < p->chunks; ++q)
+    exact_pack_columns(p, j, q * EXACT_CHUNK, exact_here(p, q), room + q * step,
                        units + q * EXACT_COLUMNS);
-  }
   int64_t end = first + p->block < p->m ? first + p->block : p->m;
   int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
   for (int64_t i = first; i < end; i += EXACT_ROWS) {
@@ -571,10 +777,18 @@ static void exact_panel(const struct exact *p, int64_t first, int64_t j,
 
 static void exact_part(void *data) {
   struct exact *p = data;
-  int64_t task, down = exact_down(p);
-  if (p->phase == 0) {
-    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < down)
-      exact_pack_row(p, task);
+  int64_t task, tiles = (p->m + EXACT_ROWS - 1) / EXACT_ROWS;
+  if (p->phase == EXACT_UNITS) {
+    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
+           p->chunks)
+      exact_find_units(p, task * EXACT_CHUNK, exact_here(p, task));
+    return;
+  }
+  if (p->phase == EXACT_LEFT) {
+    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
+           tiles * p->chunks)
+      (p->w ? exact_pack_weights : exact_pack_rows)(
+          p, task / p->chunks * EXACT_ROWS, task % p->chunks);
     return;
   }
   int64_t across = (p->n + EXACT_COLUMNS - 1) / EXACT_COLUMNS;
@@ -620,6 +834,30 @@ static int64_t exact_block(int64_t m, int64_t n, const struct threads *t) {
   return block;
 }
 
+/// Computes a product or weighted sums, of which the matrices and their strides
+/// are set. Returns 0, or 1 if there was no memory.
+static int exact_run(struct exact *p, const struct threads *t) {
+  p->chunks = (p->k + EXACT_CHUNK - 1) / EXACT_CHUNK;
+  p->terms = (p->k + 3) / 4 * 4;
+  p->bytes = takes_bytes();
+  p->block = exact_block(p->m, p->n, t);
+  int64_t down = exact_down(p), units = down * p->chunks;
+  float *room = take_room(4 * units + down * p->terms + (p->w ? p->terms : 0));
+  if (!room)
+    return 1;
+  p->units = (double *)room;
+  p->of_rows = (int32_t(*)[2])(room + 2 * units);
+  p->left = (int16_t *)(room + 4 * units);
+  p->of_terms = (int32_t *)(room + 4 * units + down * p->terms);
+  for (p->phase = p->w ? EXACT_UNITS : EXACT_LEFT; p->phase <= EXACT_PRODUCT;
+       ++p->phase) {
+    p->next = 0;
+    share_out(t, p->m * p->n * p->k / 32, exact_part, p);
+  }
+  give_room(room);
+  return p->failed;
+}
+
 /// Returns 0, or 1 if there was no memory.
 EXPORT int fast_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
                          int64_t am, int64_t ak, const uint16_t *b, int64_t bk,
@@ -656,24 +894,7 @@ EXPORT int fast_exact_mm(int64_t m, int64_t n, int64_t k, const uint16_t *a,
                        .c = c,
                        .cm = 1,
                        .cn = n};
-  p.chunks = (k + EXACT_CHUNK - 1) / EXACT_CHUNK;
-  p.terms = (k + 3) / 4 * 4;
-  p.bytes = takes_bytes();
-  p.block = exact_block(p.m, p.n, t);
-  int64_t down = exact_down(&p), units = down * p.chunks;
-  float *room = take_room(4 * units + down * p.terms);
-  if (!room)
-    return 1;
-  p.units = (double *)room;
-  p.of_rows = (int32_t(*)[2])(room + 2 * units);
-  p.left = (int16_t *)(room + 4 * units);
-  int64_t work = m * n * k / 32;
-  share_out(t, work, exact_part, &p);
-  p.phase = 1;
-  p.next = 0;
-  share_out(t, work, exact_part, &p);
-  give_room(room);
-  return p.failed;
+  return exact_run(&p, t);
 }
 
 /// Products of count matrices, one after the other. Returns as fast_exact_mm
@@ -686,6 +907,36 @@ EXPORT int fast_exact_bmm(int64_t count, int64_t m, int64_t n, int64_t k,
   for (int64_t i = 0; i < count && !failed; ++i)
     failed = fast_exact_mm(m, n, k, a + i * ab, am, ak, b + i * bb, bk, bn,
                            c + i * m * n, t);
+  return failed;
+}
+
+/// Weighted sums of the rows of count matrices, one after the other. Returns as
+/// fast_exact_mm does.
+EXPORT int fast_exact_weighted(int64_t count, int64_t m, int64_t n, int64_t k,
+                               const float *w, int64_t wb, int64_t wm,
+                               int64_t wk, const uint16_t *v, int64_t vb,
+                               int64_t vk, int64_t vn, float *y,
+                               const struct threads *t) {
+  if (m == 0 || n == 0)
+    return 0;
+  if (k == 0)
+    memset(y, 0, (size_t)(count * m * n) * sizeof *y);
+  int failed = 0;
+  for (int64_t i = 0; i < count && k && !failed; ++i) {
+    struct exact p = {.m = m,
+                      .n = n,
+                      .k = k,
+                      .w = w + i * wb,
+                      .am = wm,
+                      .ak = wk,
+                      .b = v + i * vb,
+                      .bk = vk,
+                      .bn = vn,
+                      .c = y + i * m * n,
+                      .cm = n,
+                      .cn = 1};
+    failed = exact_run(&p, t);
+  }
   return failed;
 }
 
