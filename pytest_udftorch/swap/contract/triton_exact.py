@@ -29,13 +29,19 @@ def _top(bits):
 
 
 @triton.jit
+def _exponent(top):
+    """Return the exponents of the units of rows."""
+    # A carry out of the significand: of 255 the upper digit would be 128.
+    return tl.maximum((top + 1) >> 7, 1) - 141
+
+
+@triton.jit
 def _units(top):
     """Return the units of rows, NaN where a number is infinite or NaN, and what divides by them.
 
     The latter has two factors, because one may lie beyond the powers of float32.
     """
-    # A carry out of the significand: of 255 the upper digit would be 128.
-    unit = tl.where(top == 0, 0, tl.maximum((top + 1) >> 7, 1) - 141)
+    unit = _exponent(top)
     half = unit >> 1
     one = _power(half)
     other = _power(unit - half)
@@ -135,7 +141,7 @@ def value_digits(v, high, low, exponents, k, n, padded, v_batch, v_row, v_column
     at = v + batch * v_batch + row[:, None].to(tl.int64) * v_row + column[None, :] * v_column
     bits = tl.load(at, inside, other=0.0).to(tl.int16, bitcast=True)
     top = _top(bits)
-    exponent = tl.maximum((top + 1) >> 7, 1) - 141
+    exponent = _exponent(top)
     half = -exponent >> 1
     broken = top >= 0x7F80
     bits = tl.where(broken[:, None], 0, bits)
