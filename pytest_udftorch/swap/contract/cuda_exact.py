@@ -20,7 +20,7 @@ from pytest_udftorch.swap.contract.launches import Launch, gluon
 CHUNK: Final = 512
 
 #: Digits lie in rows of a multiple of so many bytes; behind the units of a chunk is so much room.
-_PAD: Final = 128
+PAD: Final = 128
 
 #: Rows of a program that writes digits, and its warps.
 _HELD: Final = (16, 4)
@@ -43,6 +43,11 @@ UNIT: Final = "UDFTORCH_EXACT_UNIT"
 
 #: A negative control changes the length of chunks here.
 _chunk = CHUNK
+
+
+def chunk() -> int:
+    """Return how many terms a chunk has."""
+    return _chunk
 
 
 class Tile(NamedTuple):
@@ -121,11 +126,11 @@ def _digits_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
 ) -> tuple[Launch, int]:
     count, rows, k = shape
-    padded = -(-k // _PAD) * _PAD
+    padded = -(-k // PAD) * PAD
     held, warps = _HELD
     numbers = (rows, k, padded, *strides)
     constants = {
-        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": _PAD, "CHUNK": chunk,
+        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": PAD, "CHUNK": chunk,
         "ROWS": held,
     }  # fmt: skip
     programs = count * -(-rows // held) * -(-k // chunk)
@@ -139,7 +144,7 @@ def digits(x: Any) -> Digits:
     count, rows, k = x.shape
     made, padded = _digits_launch(x.shape, x.stride(), x.device, _chunk)
     parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=x.device)
-    chunks, room = -(-k // _chunk), count * rows + _PAD
+    chunks, room = -(-k // _chunk), count * rows + PAD
     units = torch.empty(chunks, room, dtype=torch.float32, device=x.device)
     made(x, parts[0], parts[1], units)
     return Digits(parts, units)
@@ -189,7 +194,7 @@ def planned(
 
     A launch is compiled for ``dtypes``: those of the results and of what is added.
     """
-    chunks, padded = -(-k // chunk), -(-k // _PAD) * _PAD
+    chunks, padded = -(-k // chunk), -(-k // PAD) * PAD
     enough = _processors(device)
     large = kind == "int8" and min(m, n) > 32 and _is_hopper(device)
     tile = _HOPPER if large else _small_tile(m, n, kind)
@@ -202,13 +207,13 @@ def planned(
     if large:
         constants |= {
             "STAGES": tile.stages, "SLOTS": min(levels, tile.slots),
-            "SLACK": _PAD, "WARPS": tile.warps,
+            "SLACK": PAD, "WARPS": tile.warps,
         }  # fmt: skip
         made = Launch("tiled_products", programs, device, numbers, constants, tile.warps)
     else:
         constants |= {
             "ROWS": tile.rows, "COLUMNS": tile.columns, "STEP": tile.step,
-            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "SLACK": _PAD,
+            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "SLACK": PAD,
         }  # fmt: skip
         made = Launch(
             "exact_products", programs, device, numbers, constants, tile.warps, tile.stages
@@ -270,10 +275,10 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     if not k or not batches * m * n:
         found = torch.zeros(batches, m, n, dtype=torch.float32, device=a.device)
         return (found if bias is None else found + bias).to(dtype)
-    return _multiplied(digits(a), digits(b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
+    return multiplied(digits(a), digits(b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
 
 
-def _multiplied(
+def multiplied(
     left: Digits, right: Digits, sizes: tuple[int, int, int, int], bias: Any, dtype: Any
 ) -> Any:
     """Return the products of batches of rows, and of columns, that are digits.
@@ -331,9 +336,9 @@ def _values_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any
 ) -> tuple[Launch, int]:
     count, k, n = shape
-    padded = -(-k // _PAD) * _PAD
+    padded = -(-k // PAD) * PAD
     wide = 1 << log2(n)
-    held = min(_PAD, max(1, _VALUES // wide))
+    held = min(PAD, max(1, _VALUES // wide))
     programs = count * (padded // held)
     constants = {"SHORT": n % 16 == 0, "COLUMNS": wide, "ROWS": held}
     return Launch("value_digits", programs, device, (k, n, padded, *strides), constants, 4), padded
@@ -348,7 +353,7 @@ def values(v: Any) -> Values:
     parts = torch.empty(2, count * n, padded, dtype=torch.int8, device=v.device)
     exponents = torch.empty(count, padded, dtype=torch.int32, device=v.device)
     made(v, parts[0], parts[1], exponents)
-    units = torch.ones(-(-k // _chunk), count * n + _PAD, device=v.device)
+    units = torch.ones(-(-k // _chunk), count * n + PAD, device=v.device)
     return Values(Digits(parts, units), exponents)
 
 
@@ -357,10 +362,10 @@ def _weights_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
 ) -> tuple[Launch, int]:
     count, rows, k = shape
-    padded = -(-k // _PAD) * _PAD
+    padded = -(-k // PAD) * PAD
     held, warps = _HELD
     numbers = (rows, k, padded, *strides)
-    constants = {"EVEN": k % 16 == 0, "SLACK": _PAD, "CHUNK": chunk, "ROWS": held}
+    constants = {"EVEN": k % 16 == 0, "SLACK": PAD, "CHUNK": chunk, "ROWS": held}
     programs = count * -(-rows // held) * -(-k // chunk)
     return Launch("weight_digits", programs, device, numbers, constants, warps), padded
 
@@ -372,7 +377,7 @@ def weights(w: Any, exponents: Any) -> Digits:
     count, rows, k = w.shape
     made, padded = _weights_launch(w.shape, w.stride(), w.device, _chunk)
     parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=w.device)
-    units = torch.empty(-(-k // _chunk), count * rows + _PAD, device=w.device)
+    units = torch.empty(-(-k // _chunk), count * rows + PAD, device=w.device)
     made(w, exponents, parts[0], parts[1], units)
     return Digits(parts, units)
 
@@ -394,7 +399,7 @@ def weighted(w: Any, v: Any) -> Any:
         return torch.zeros(batches, m, n, dtype=torch.float32, device=w.device)
     right = values(v)
     left = weights(w, right.exponents)
-    return _multiplied(left, right.digits, (batches, m, n, k), None, torch.float32)
+    return multiplied(left, right.digits, (batches, m, n, k), None, torch.float32)
 
 
 def mm(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
