@@ -433,5 +433,4 @@ def _ended(c: Any, splits: int, bias: Any, dtype: Any) -> Any:
     """Add the parts of products, and what is added to these, and round the results."""
     if splits == 1:
         return c[0]
-    found = sums(c, 0)
-    return (found if bias is None else found + bias).to(dtype)
+    return sums(c, 0, dtype=dtype) if bias is None else (sums(c, 0) + bias).to(dtype)
