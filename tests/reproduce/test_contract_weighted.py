@@ -148,9 +148,7 @@ def factors(case):
     return w, v
 
 
-@pytest.mark.parametrize(
-    "cases", [range(480), pytest.param(range(50_000), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("cases", [range(480), pytest.param(range(50_000), marks=pytest.mark.slow)])
 def test_kernels_of_every_level_have_the_bits_of_the_clause(cases):
     wrong = collections.Counter()
     for case in cases:
