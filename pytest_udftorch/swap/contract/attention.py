@@ -211,6 +211,8 @@ def attention_backward(  # noqa: PLR0913
     is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
+    import torch
+
     if not taken(query, key, value, dropout_p, attn_mask):
         return stock(
             grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
@@ -231,11 +233,17 @@ def attention_backward(  # noqa: PLR0913
     weights = e.div_(total.masked_fill(total == 0, 1.0))
     of_value = _product_from(weights.mT, grad_out, own)
     of_weights = _product(grad_out, values.mT)
-    weighted = _sum(of_weights * weights, first)
-    of_scores = of_weights.sub_(weighted).mul_(weights).mul_(factor)
+    unseen = weights == 0 if query.dtype is torch.bfloat16 else None
+    weighted = _sum(_zeroed(of_weights * weights, unseen), first)
+    of_scores = _zeroed(of_weights.sub_(weighted).mul_(weights).mul_(factor), unseen)
     of_query = _product_from(of_scores, keys, first)
     found = (of_query, _product_from(of_scores.mT, query, own), of_value)
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
+
+
+def _zeroed(x: Any, unseen: Any) -> Any:
+    """Clear what keys without weight give, whose values may be infinite, in bfloat16."""
+    return x if unseen is None else x.masked_fill_(unseen, 0.0)
 
 
 def _gathered(gradient: Any, like: Any) -> Any:

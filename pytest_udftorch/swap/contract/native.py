@@ -30,9 +30,9 @@ from pytest_udftorch.swap.toolchain.job import Job, Step, obtain
 
 _SOURCE: Final = "contract.c"
 _HEADERS: Final = (
-    "contract.h", "contract_convolutions.h", "contract_depthwise.h", "contract_elements.h",
-    "contract_exact.h", "contract_folds.h", "contract_pools.h", "contract_reference.h",
-    "contract_rows.h", "contract_sixteen.h", "contract_upsampling.h",
+    "contract.h", "contract_attention.h", "contract_convolutions.h", "contract_depthwise.h",
+    "contract_elements.h", "contract_exact.h", "contract_folds.h", "contract_pools.h",
+    "contract_reference.h", "contract_rows.h", "contract_sixteen.h", "contract_upsampling.h",
 )  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 

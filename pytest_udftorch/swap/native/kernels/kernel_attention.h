@@ -21,9 +21,8 @@ struct Heads {
   const Tensor &X;
 };
 
-/// The product of each two matrices, dense and in float32: of two in float32 or
-/// bfloat16, or of weights in float32 with values in bfloat16. Some heads of A
-/// in succession may share one of B.
+/// The product of each two matrices, dense. Some heads of A in succession may
+/// share one of B.
 std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
                                     const Heads &B) {
   const int64_t Samples = A.X.size(0), Count = A.X.size(1);
@@ -32,20 +31,13 @@ std::optional<Tensor> multiplyHeads(const Contract &C, const Heads &A,
   const Threads T = C.threads("aten::bmm");
   const auto Run = [&](int64_t Matrices, int64_t BStep, int64_t Sample,
                        int64_t Head) {
-    const int64_t ToA = Sample * A.X.stride(0) + Head * A.X.stride(1);
-    const int64_t ToB = Sample * B.X.stride(0) + Head / Sharing * B.X.stride(1);
-    const auto With = [&](auto *Function, const auto *Left, const auto *Right) {
-      return !Function(
-          Matrices, A.Rows, B.Columns, A.Columns, Left + ToA, A.X.stride(1),
-          A.RowStride, A.ColumnStride, Right + ToB, BStep, B.RowStride,
-          B.ColumnStride,
-          written(Y) + (Sample * Count + Head) * A.Rows * B.Columns, &T);
-    };
-    if (B.X.scalar_type() == at::kFloat)
-      return With(C.fast_bmm, read(A.X), read(B.X));
-    if (A.X.scalar_type() == at::kFloat)
-      return With(C.fast_exact_weighted, read(A.X), readNarrow(B.X));
-    return With(C.fast_exact_bmm, readNarrow(A.X), readNarrow(B.X));
+    return !C.fast_bmm(
+        Matrices, A.Rows, B.Columns, A.Columns,
+        read(A.X) + Sample * A.X.stride(0) + Head * A.X.stride(1),
+        A.X.stride(1), A.RowStride, A.ColumnStride,
+        read(B.X) + Sample * B.X.stride(0) + Head / Sharing * B.X.stride(1),
+        BStep, B.RowStride, B.ColumnStride,
+        written(Y) + (Sample * Count + Head) * A.Rows * B.Columns, &T);
   };
   const auto IsEven = [&](const Tensor &X) {
     return X.stride(0) == X.stride(1) * Count;
@@ -85,17 +77,23 @@ bool seesFirst(const Tensor &Mask) {
   return (IsBool ? First : First.gt(-65504.0)).all().item<bool>();
 }
 
+/// Whether a mask is one that stock accepts, and lets each row see the first
+/// key.
+bool takesMask(const Tensor &Mask, IntArrayRef Scores) {
+  return (Mask.dim() == 2 || Mask.dim() == 4) &&
+         spreads(Mask.sizes(), Scores) && seesFirst(Mask);
+}
+
 /// Adds a mask to scores, or takes out what it does not allow; tells whether
-/// it is one that stock accepts, too.
-bool applyMask(Tensor &Scores, const Tensor &Mask, const Tensor &Q) {
-  if ((Mask.dim() != 2 && Mask.dim() != 4) ||
-      !spreads(Mask.sizes(), Scores.sizes()) || !seesFirst(Mask))
+/// it is one that kernels take.
+bool applyMask(Tensor &Scores, const Tensor &Mask) {
+  if (!takesMask(Mask, Scores.sizes()))
     return false;
   if (isPlain(Mask, at::kBool)) {
     Scores.masked_fill_(Mask.logical_not(), -INFINITY);
     return true;
   }
-  if (!areOurs(Mask) && !areExact(Mask, Q))
+  if (!areOurs(Mask))
     return false;
   Scores.add_(Mask);
   return true;
@@ -113,7 +111,7 @@ weightsOf(const Contract &C, const Tensor &Q, const Tensor &K, bool Causal,
   if (isGiven(Mask)) {
     Scores->mul_(Left);
     Left = 1;
-    if (!applyMask(*Scores, *Mask, Q))
+    if (!applyMask(*Scores, *Mask))
       return std::nullopt;
   }
   Tensor Logs = made(Scores->sizes().slice(0, 3));
@@ -135,6 +133,65 @@ double factorOf(const Tensor &Q, std::optional<double> Scale) {
   return Scale ? *Scale : 1 / std::sqrt(static_cast<double>(Q.size(3)));
 }
 
+//===----------------------------------------------------------------------===//
+// In bfloat16
+//===----------------------------------------------------------------------===//
+
+HeadsOf headsOf(const Tensor &X) {
+  return {readNarrow(X), X.stride(0), X.stride(1), X.stride(2), X.stride(3)};
+}
+
+/// Describes a call, but for its results; nothing if Python has its mask.
+std::optional<ExactAttention> exactAttention(const Tensor &Q, const Tensor &K,
+                                             const Tensor &V, bool Causal,
+                                             const OptionalTensor &Mask,
+                                             double Factor) {
+  const Functions *F = functions();
+  if (!F)
+    return std::nullopt;
+  ExactAttention A{Q.size(0), Q.size(1), K.size(1),
+                   Q.size(2), K.size(2), Q.size(3)};
+  A.Q = headsOf(Q);
+  A.K = headsOf(K);
+  A.V = headsOf(V);
+  A.Causal = Causal;
+  A.Factor = Factor;
+  A.Exp = F->Exp;
+  A.Log = F->Log;
+  if (!isGiven(Mask))
+    return A;
+  const Sizes Scores{A.Samples, A.Heads, A.Queries, A.Keys};
+  A.MaskKind = isPlain(*Mask, at::kBool) ? 1
+               : areOurs(*Mask)          ? 2
+               : areExact(*Mask)         ? 3
+                                         : 0;
+  if (!A.MaskKind || !takesMask(*Mask, Scores))
+    return std::nullopt;
+  const Tensor Spread = Mask->expand(Scores);
+  A.Mask = Spread.const_data_ptr();
+  A.Sample = Spread.stride(0);
+  A.Head = Spread.stride(1);
+  A.Row = Spread.stride(2);
+  A.Column = Spread.stride(3);
+  return A;
+}
+
+std::optional<std::tuple<Tensor, Tensor>> attentionForward(const Contract &C,
+                                                           ExactAttention A) {
+  Tensor Y = made({A.Samples, A.Heads, A.Queries, A.Size});
+  Tensor Logs = made({A.Samples, A.Heads, A.Queries});
+  A.Out = written(Y);
+  A.Logs = written(Logs);
+  const Threads T = C.threads("aten::bmm");
+  if (C.fast_exact_attention(&A, &T))
+    return std::nullopt;
+  return std::tuple(Y, Logs);
+}
+
+//===----------------------------------------------------------------------===//
+// Forward
+//===----------------------------------------------------------------------===//
+
 std::optional<std::tuple<Tensor, Tensor>>
 attention(const Place &, const Contract &C, const Tensor &Q, const Tensor &K,
           const Tensor &V, double Dropout, bool Causal,
@@ -142,18 +199,24 @@ attention(const Place &, const Contract &C, const Tensor &Q, const Tensor &K,
   if (!isAttention(Q, K, V, Dropout, Mask, Causal))
     return std::nullopt;
   const auto Factor = static_cast<float>(factorOf(Q, Scale));
-  auto Found = weightsOf(C, Q, K, Causal, Mask, Factor);
+  std::optional<std::tuple<Tensor, Tensor>> Found;
+  if (areExact(Q)) {
+    if (const auto A = exactAttention(Q, K, V, Causal, Mask, Factor))
+      Found = attentionForward(C, *A);
+  } else if ((Found = weightsOf(C, Q, K, Causal, Mask, Factor))) {
+    auto Product = multiplyHeads(C, Heads(std::get<0>(*Found)), Heads(V));
+    if (!Product)
+      return std::nullopt;
+    std::get<0>(*Found) = *Product;
+  }
   if (!Found)
     return std::nullopt;
-  const auto &[Weights, Logs] = *Found;
-  auto Product = multiplyHeads(C, Heads(Weights), Heads(V));
-  if (!Product)
-    return std::nullopt;
+  const auto &[Product, Logs] = *Found;
   // The layouts are those of the stock kernel, which callers that view the
   // result rely on.
-  Tensor Y = Q.strides() == Product->strides() && Q.scalar_type() == at::kFloat
-                 ? *Product
-                 : at::empty_like(Q).copy_(*Product);
+  Tensor Y = Q.strides() == Product.strides() && !areExact(Q)
+                 ? Product
+                 : at::empty_like(Q).copy_(Product);
   return std::tuple(Y, Logs.transpose(1, 2).contiguous().transpose(1, 2));
 }
 
@@ -182,6 +245,32 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
       Grad.sizes() != Q.sizes())
     return std::nullopt;
   const auto Factor = static_cast<float>(factorOf(Q, Scale));
+  // Heads that shared one head add up what they give it.
+  const auto Laid = [&](Tensor X, const Tensor &Like) {
+    if (X.size(1) != Like.size(1)) {
+      Tensor Sums = made({X.size(0), Like.size(1), X.size(2), X.size(3)});
+      sums(C, X.size(0) * Like.size(1), X.size(1) / Like.size(1),
+           X.size(2) * X.size(3), read(X), written(Sums));
+      X = Sums;
+    }
+    return rounded(byPlaces(X), Like);
+  };
+  if (areExact(Q)) {
+    auto A = exactAttention(Q, K, V, Causal, Mask, Factor);
+    if (!A)
+      return std::nullopt;
+    A->Grad = headsOf(Grad);
+    Tensor OfQuery = made(Q.sizes());
+    Tensor OfKey = made({A->Samples, A->Heads, A->Keys, A->Size});
+    Tensor OfValue = made(OfKey.sizes());
+    A->OfQuery = written(OfQuery);
+    A->OfKey = written(OfKey);
+    A->OfValue = written(OfValue);
+    const Threads T = C.threads("aten::bmm");
+    if (C.fast_exact_attention_backward(&*A, &T))
+      return std::nullopt;
+    return Three(Laid(OfQuery, Q), Laid(OfKey, K), Laid(OfValue, V));
+  }
   auto Found = weightsOf(C, Q, K, Causal, Mask, Factor);
   if (!Found)
     return std::nullopt;
@@ -202,16 +291,6 @@ attentionBackward(const Place &, const Contract &C, const Tensor &Grad,
   auto OfKey = multiplyHeads(C, Heads(*OfWeights, true), Heads(Q));
   if (!OfQuery || !OfKey)
     return std::nullopt;
-  // Heads that shared one head add up what they give it.
-  const auto Laid = [&](Tensor X, const Tensor &Like) {
-    if (X.size(1) != Like.size(1)) {
-      Tensor Sums = made({X.size(0), Like.size(1), X.size(2), X.size(3)});
-      sums(C, X.size(0) * Like.size(1), X.size(1) / Like.size(1),
-           X.size(2) * X.size(3), read(X), written(Sums));
-      X = Sums;
-    }
-    return rounded(byPlaces(X), Q);
-  };
   return Three(Laid(*OfQuery, Q), Laid(*OfKey, K), Laid(*OfValue, V));
 }
 

@@ -82,6 +82,26 @@ struct Convolution {
   float *Y;
 };
 
+/// `struct heads` of contract_attention.h.
+struct HeadsOf {
+  const uint16_t *X = nullptr;
+  int64_t Sample = 0, Head = 0, Row = 0, Column = 0;
+};
+
+/// `struct exact_attention` of contract_attention.h.
+struct ExactAttention {
+  int64_t Samples, Heads, OfKeys, Queries, Keys, Size;
+  HeadsOf Q, K, V, Grad;
+  const void *Mask = nullptr;
+  int64_t Sample = 0, Head = 0, Row = 0, Column = 0, MaskKind = 0, Causal = 0;
+  double Factor;
+  Array *Exp, *Log;
+  float *Out = nullptr, *Logs = nullptr;
+  float *OfQuery = nullptr, *OfKey = nullptr, *OfValue = nullptr;
+  int64_t Parts = 0, Next = 0, Failed = 0;
+};
+
+using AttentionFunction = int(ExactAttention *, const Threads *);
 using RowsFunction = int(Rows *, const Threads *);
 using WindowsFunction = int(const Convolution *, const Threads *);
 
@@ -98,10 +118,8 @@ using WindowsFunction = int(const Convolution *, const Threads *);
   F(fast_exact_bmm, int(int64_t, int64_t, int64_t, int64_t, const uint16_t *,  \
                         int64_t, int64_t, int64_t, const uint16_t *, int64_t,  \
                         int64_t, int64_t, float *, const Threads *))           \
-  F(fast_exact_weighted,                                                       \
-    int(int64_t, int64_t, int64_t, int64_t, const float *, int64_t, int64_t,   \
-        int64_t, const uint16_t *, int64_t, int64_t, int64_t, float *,         \
-        const Threads *))                                                      \
+  F(fast_exact_attention, AttentionFunction)                                   \
+  F(fast_exact_attention_backward, AttentionFunction)                          \
   F(fast_sums,                                                                 \
     void(int64_t, int64_t, int64_t, const float *, float *, const Threads *))  \
   F(fast_prefixes,                                                             \

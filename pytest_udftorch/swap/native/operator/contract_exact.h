@@ -425,12 +425,38 @@ exact_bytes(int64_t fours, const int8_t *high, const int8_t *low,
 static void join_sums(exact_sums upper, exact_sums lower, const double *rows,
                       int64_t chunks, const double *columns,
                       float (*out)[EXACT_COLUMNS]) {
+#ifdef __AVX512BW__
+  // Scaling rounds once, as the conversion of a double does.
+  __m512 across[EXACT_VECTORS];
+  for (int v = 0; v < EXACT_VECTORS; ++v) {
+    __m256 half[2];
+    for (int h = 0; h < 2; ++h)
+      half[h] = _mm512_cvtpd_ps(
+          _mm512_getexp_pd(_mm512_loadu_pd(columns + 16 * v + 8 * h)));
+    across[v] = _mm512_insertf32x8(_mm512_castps256_ps512(half[0]), half[1], 1);
+  }
+  for (int r = 0; r < EXACT_ROWS; ++r) {
+    __m512 down = _mm512_set1_ps((float)_mm_cvtsd_f64(
+        _mm_getexp_sd(_mm_setzero_pd(), _mm_set_sd(rows[r * chunks]))));
+    for (int v = 0; v < EXACT_VECTORS; ++v) {
+      __m512i high = _mm512_loadu_si512(upper[r] + 16 * v);
+      __m512i low = _mm512_loadu_si512(lower[r] + 16 * v);
+      high = _mm512_add_epi32(high, _mm512_set1_epi32(EXACT_OFF));
+      __m512 sum =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f),
+                          _mm512_cvtepi32_ps(low));
+      sum = _mm512_scalef_ps(sum, _mm512_add_ps(down, across[v]));
+      _mm512_storeu_ps(out[r] + 16 * v, sum);
+    }
+  }
+#else
   for (int r = 0; r < EXACT_ROWS; ++r)
     for (int j = 0; j < EXACT_COLUMNS; ++j) {
       float sum = 256.0f * (float)(upper[r][j] + EXACT_OFF);
       sum += (float)lower[r][j];
       out[r][j] = (float)(sum * (rows[r * chunks] * columns[j]));
     }
+#endif
 }
 
 //===----------------------------------------------------------------------===//
@@ -447,6 +473,7 @@ struct exact {
   float *c;
   int64_t cm, cn;
   int64_t chunks, terms; ///< of k, and k up to a multiple of 4
+  int64_t packed;        ///< terms that panels have, which are no fewer
   int32_t bytes;         ///< whether digits are packed for VNNI
   int64_t block;         ///< rows of a task
   double *units;         ///< of rows and chunks; with what follows, one room
@@ -496,7 +523,8 @@ static void exact_store(const struct exact *p, int64_t i, int64_t q,
   }
 }
 
-/// Packs chunk q of rows of A from i on, of which some may be zeros below it.
+/// Packs chunk q of the rows of a tile of A, of which some may be zeros below
+/// it.
 static void exact_pack_rows(const struct exact *p, int64_t i, int64_t q) {
   static const struct digits zeros;
   struct digits d;
@@ -513,22 +541,69 @@ static void exact_pack_rows(const struct exact *p, int64_t i, int64_t q) {
       exact_store(p, i, q, &zeros, 1.0);
 }
 
-/// The same of weights.
+// Rows of weights that are packed at once, and what is between them in work: a
+// line of the cache has numbers of so many rows that are neighbours in memory.
+enum { EXACT_TASK = 16, EXACT_APART = EXACT_CHUNK + 16 };
+
+typedef float eight_floats __attribute__((vector_size(32)));
+
+/// Copies eight columns of eight numbers, which are across apart, into rows:
+/// neighbours change places in ones, then in twos, then in fours.
+static void turn_floats(const float *from, int64_t across, float *to) {
+  eight_floats x[8], y[8];
+  for (int i = 0; i < 8; ++i)
+    memcpy(x + i, from + i * across, sizeof *x);
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    y[i + 1] =
+        __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int i = 0; i < 8; ++i)
+    if (!(i & 2)) {
+      eight_floats a = y[i], b = y[i + 2];
+      x[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+      x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  for (int i = 0; i < 4; ++i) {
+    eight_floats a = x[i], b = x[i + 4];
+    y[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    y[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (int i = 0; i < 8; ++i)
+    memcpy(to + i * EXACT_APART, y + i, sizeof *y);
+}
+
+/// Copies rows of weights, whose terms are ak apart, so that terms are
+/// neighbours.
+static void turn_weights(int64_t here, int64_t rows, const float *w, int64_t am,
+                         int64_t ak, float *to) {
+  int64_t e = 0;
+  if (am == 1 && rows == EXACT_TASK)
+    for (; e + 8 <= here; e += 8)
+      for (int64_t r = 0; r < EXACT_TASK; r += 8)
+        turn_floats(w + e * ak + r, ak, to + r * EXACT_APART + e);
+  for (; e < here; ++e)
+    for (int64_t r = 0; r < rows; ++r)
+      to[r * EXACT_APART + e] = w[r * am + e * ak];
+}
+
+/// Packs chunk q of the rows of weights of a task.
 static void exact_pack_weights(const struct exact *p, int64_t i, int64_t q) {
   static const struct digits zeros;
   struct digits d;
-  float work[EXACT_ROWS][EXACT_CHUNK];
+  float work[EXACT_TASK * EXACT_APART];
   int64_t at = q * EXACT_CHUNK, here = exact_here(p, q);
-  int64_t rows = p->m - i < EXACT_ROWS ? p->m - i : EXACT_ROWS;
+  int64_t rows = p->m - i < EXACT_TASK ? p->m - i : EXACT_TASK;
+  int64_t end = exact_down(p) - i < EXACT_TASK ? exact_down(p) - i : EXACT_TASK;
   const float *w = p->w + i * p->am + at * p->ak;
-  if (p->ak != 1)
-    for (int64_t e = 0; e < here; ++e)
-      for (int64_t r = 0; r < rows; ++r)
-        work[r][e] = w[r * p->am + e * p->ak];
-  for (int64_t r = 0; r < EXACT_ROWS; ++r)
+  int gathers = p->ak != 1;
+  if (gathers)
+    turn_weights(here, rows, w, p->am, p->ak, work);
+  for (int64_t r = 0; r < end; ++r)
     if (r < rows)
       exact_store(p, i + r, q, &d,
-                  find_weights(here, p->ak != 1 ? work[r] : w + r * p->am,
+                  find_weights(here,
+                               gathers ? work + r * EXACT_APART : w + r * p->am,
                                p->of_terms + at, &d));
     else
       exact_store(p, i + r, q, &zeros, 1.0);
@@ -724,16 +799,17 @@ static void tile_chunk(const struct exact *p, int64_t i, int64_t q,
   int64_t at = q * EXACT_CHUNK, from = i * p->terms + at;
   int64_t here = p->terms - at < EXACT_CHUNK ? p->terms - at : EXACT_CHUNK;
   int64_t plane = exact_down(p) * p->terms, place = i * p->chunks + q;
+  int64_t right = p->packed - at < EXACT_CHUNK ? p->packed - at : EXACT_CHUNK;
 #ifdef EXACT_BYTES
   if (p->bytes) {
     const int8_t *high = (const int8_t *)p->left + from;
     exact_bytes(here / 4, high, high + plane, p->terms, p->of_rows + place,
-                p->chunks, (const uint8_t *)b, here * EXACT_COLUMNS, upper,
+                p->chunks, (const uint8_t *)b, right * EXACT_COLUMNS, upper,
                 lower);
   } else
 #endif
     exact_pairs(here / 2, p->left + from, p->left + plane + from, p->terms, b,
-                here * EXACT_COLUMNS, upper, lower);
+                right * EXACT_COLUMNS, upper, lower);
   join_sums(upper, lower, p->units + place, p->chunks, columns, out);
 }
 
@@ -755,29 +831,45 @@ static void exact_tile_of(const struct exact *p, int64_t i, const int16_t *b,
         level[waiting - 1][r][j] += level[waiting][r][j];
 }
 
-/// Computes the rows of a task for a panel of columns, which it packs in room.
-static void exact_panel(const struct exact *p, int64_t first, int64_t j,
-                        double *units, int16_t *room) {
-  exact_tile level[LEVELS + 1];
+/// Floats that a packed panel of columns takes: units, then digits.
+static int64_t exact_panel_size(const struct exact *p) {
+  return 2 * p->chunks * EXACT_COLUMNS +
+         p->terms * EXACT_COLUMNS * exact_planes(p) / 2;
+}
+
+/// Packs a panel of columns of B, which begin at column j.
+static void exact_pack_panel(const struct exact *p, int64_t j, float *panel) {
+  int16_t *to = (int16_t *)(panel + 2 * p->chunks * EXACT_COLUMNS);
   int64_t step = EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
   for (int64_t q = 0; q < p->chunks; ++q)
-    exact_pack_columns(p, j, q * EXACT_CHUNK, exact_here(p, q), room + q * step,
-                       units + q * EXACT_COLUMNS);
-  int64_t end = first + p->block < p->m ? first + p->block : p->m;
+    exact_pack_columns(p, j, q * EXACT_CHUNK, exact_here(p, q), to + q * step,
+                       (double *)panel + q * EXACT_COLUMNS);
+}
+
+/// Computes rows of A from first to end for the panel of columns from j on.
+static void exact_multiply(const struct exact *p, int64_t first, int64_t end,
+                           int64_t j, const float *panel) {
+  exact_tile level[LEVELS + 1];
+  int64_t chunks = (p->packed + EXACT_CHUNK - 1) / EXACT_CHUNK;
   int64_t columns = p->n - j < EXACT_COLUMNS ? p->n - j : EXACT_COLUMNS;
   for (int64_t i = first; i < end; i += EXACT_ROWS) {
-    exact_tile_of(p, i, room, units, level);
+    exact_tile_of(p, i, (const int16_t *)(panel + 2 * chunks * EXACT_COLUMNS),
+                  (const double *)panel, level);
     for (int64_t r = 0; r < EXACT_ROWS && i + r < end; ++r) {
       float *to = p->c + (i + r) * p->cm + j * p->cn;
-      for (int64_t e = 0; e < columns; ++e)
-        to[e * p->cn] = level[0][r][e];
+      if (p->cn == 1)
+        memcpy(to, level[0][r], (size_t)columns * sizeof *to);
+      else
+        for (int64_t e = 0; e < columns; ++e)
+          to[e * p->cn] = level[0][r][e];
     }
   }
 }
 
 static void exact_part(void *data) {
   struct exact *p = data;
-  int64_t task, tiles = (p->m + EXACT_ROWS - 1) / EXACT_ROWS;
+  int64_t task, rows = p->w ? EXACT_TASK : EXACT_ROWS;
+  int64_t tasks = (p->m + rows - 1) / rows * p->chunks;
   if (p->phase == EXACT_UNITS) {
     while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
            p->chunks)
@@ -785,26 +877,25 @@ static void exact_part(void *data) {
     return;
   }
   if (p->phase == EXACT_LEFT) {
-    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
-           tiles * p->chunks)
-      (p->w ? exact_pack_weights : exact_pack_rows)(
-          p, task / p->chunks * EXACT_ROWS, task % p->chunks);
+    while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < tasks)
+      (p->w ? exact_pack_weights : exact_pack_rows)(p, task / p->chunks * rows,
+                                                    task % p->chunks);
     return;
   }
   int64_t across = (p->n + EXACT_COLUMNS - 1) / EXACT_COLUMNS;
   int64_t blocks = (p->m + p->block - 1) / p->block;
-  int64_t units = p->chunks * EXACT_COLUMNS;
-  int64_t terms = p->chunks * EXACT_CHUNK * EXACT_COLUMNS * exact_planes(p);
-  float *room = take_room(2 * units + terms / 2);
-  if (!room) {
+  float *panel = take_room(exact_panel_size(p));
+  if (!panel) {
     __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
-         across * blocks)
-    exact_panel(p, task / across * p->block, task % across * EXACT_COLUMNS,
-                (double *)room, (int16_t *)(room + 2 * units));
-  give_room(room);
+         across * blocks) {
+    int64_t i = task / across * p->block, j = task % across * EXACT_COLUMNS;
+    exact_pack_panel(p, j, panel);
+    exact_multiply(p, i, i + p->block < p->m ? i + p->block : p->m, j, panel);
+  }
+  give_room(panel);
 }
 
 //===----------------------------------------------------------------------===//
@@ -834,21 +925,38 @@ static int64_t exact_block(int64_t m, int64_t n, const struct threads *t) {
   return block;
 }
 
-/// Computes a product or weighted sums, of which the matrices and their strides
-/// are set. Returns 0, or 1 if there was no memory.
-static int exact_run(struct exact *p, const struct threads *t) {
+/// Sets how terms are packed, whose number is set.
+static void exact_set_terms(struct exact *p) {
   p->chunks = (p->k + EXACT_CHUNK - 1) / EXACT_CHUNK;
   p->terms = (p->k + 3) / 4 * 4;
   p->bytes = takes_bytes();
-  p->block = exact_block(p->m, p->n, t);
-  int64_t down = exact_down(p), units = down * p->chunks;
-  float *room = take_room(4 * units + down * p->terms + (p->w ? p->terms : 0));
-  if (!room)
-    return 1;
+}
+
+/// Floats that the packed rows of A take.
+static int64_t exact_left_size(const struct exact *p) {
+  return exact_down(p) * (4 * p->chunks + p->terms);
+}
+
+/// Sets where rows of A are packed.
+static void exact_set_left(struct exact *p, float *room) {
+  int64_t units = exact_down(p) * p->chunks;
   p->units = (double *)room;
   p->of_rows = (int32_t(*)[2])(room + 2 * units);
   p->left = (int16_t *)(room + 4 * units);
-  p->of_terms = (int32_t *)(room + 4 * units + down * p->terms);
+}
+
+/// Computes a product or weighted sums, of which the matrices and their strides
+/// are set. Returns 0, or 1 if there was no memory.
+static int exact_run(struct exact *p, const struct threads *t) {
+  exact_set_terms(p);
+  p->packed = p->terms;
+  p->block = exact_block(p->m, p->n, t);
+  int64_t left = exact_left_size(p);
+  float *room = take_room(left + (p->w ? p->terms : 0));
+  if (!room)
+    return 1;
+  exact_set_left(p, room);
+  p->of_terms = (int32_t *)(room + left);
   for (p->phase = p->w ? EXACT_UNITS : EXACT_LEFT; p->phase <= EXACT_PRODUCT;
        ++p->phase) {
     p->next = 0;

@@ -277,31 +277,51 @@ static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
 
 ROWS_FUNCTION(softmax)
 
-/// The softmax of rows of scores times a factor, which eps is. mean is where
-/// the logarithms of their sums of exponentials go. A row in which everything
-/// is masked has weights of 0. If channels is not 0, so many rows are those of
-/// a matrix, and each sees the elements up to its own place.
-static void attention_weights_rows(const struct rows *s, int64_t first,
-                                   int64_t count, float *work, float *sums) {
+/// Rows of scores, and what softmax makes weights of them.
+struct scores {
+  int64_t n;        ///< elements of a row
+  int64_t apart;    ///< from row to row
+  int64_t place;    ///< of the first row
+  int64_t of_heads; ///< rows of a matrix that see the elements up to their own
+                    ///< place; 0 if rows see all
+  float factor;
+  array1 *exp, *log; ///< of the session
+};
+
+/// The softmax of rows of scores times a factor; logs is where the logarithms
+/// of their sums of exponentials go. A row in which everything is masked has
+/// weights of 0. Weights may lie where the scores do.
+static void weights_of(const struct scores *s, int64_t count, const float *x,
+                       float *y, float *logs, float *work, float *sums) {
   int64_t n = s->n;
-  float *y = s->y + first * n, *mean = s->mean + first, factor = (float)s->eps;
   for (int64_t r = 0; r < count; ++r) {
-    const float *x = s->x + (first + r) * n;
-    float *w = work + r * n;
-    int64_t seen = s->channels ? (first + r) % s->channels + 1 : n;
-    EACH_OF(n) w[i] = i < seen ? x[i] * factor : -INFINITY;
+    const float *row = x + r * s->apart;
+    float *w = work + r * n, factor = s->factor;
+    int64_t seen = s->of_heads ? (s->place + r) % s->of_heads + 1 : n;
+    EACH_OF(n) w[i] = i < seen ? row[i] * factor : -INFINITY;
     float largest = largest_of(n, w);
     if (largest == -INFINITY)
       largest = 0.0f;
     EACH_OF(n) w[i] = w[i] - largest;
-    mean[r] = largest;
+    logs[r] = largest;
   }
   s->exp(count * n, work, work, 0);
   sum_rows(count, n, work, sums);
   for (int64_t r = 0; r < count; ++r)
-    divide_by(n, sums[r] == 0.0f ? 1.0f : sums[r], work + r * n, y + r * n);
+    divide_by(n, sums[r] == 0.0f ? 1.0f : sums[r], work + r * n,
+              y + r * s->apart);
   s->log(count, sums, sums, 0);
-  EACH_OF(count) mean[i] = sums[i] + mean[i];
+  EACH_OF(count) logs[i] = sums[i] + logs[i];
+}
+
+/// The same of rows of which channels are those of a matrix with a causal mask,
+/// if it is not 0; eps is the factor, and logarithms go to mean.
+static void attention_weights_rows(const struct rows *s, int64_t first,
+                                   int64_t count, float *work, float *sums) {
+  struct scores of = {s->n,          s->n,   first, s->channels,
+                      (float)s->eps, s->exp, s->log};
+  weights_of(&of, count, s->x + first * s->n, s->y + first * s->n,
+             s->mean + first, work, sums);
 }
 
 ROWS_FUNCTION(attention_weights)
