@@ -16,6 +16,7 @@ from pytest_udftorch.swap.contract.attention import (
     taken,
 )
 from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
+from pytest_udftorch.swap.contract.outside import declined
 from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.swap.contract.sums import over
 from pytest_udftorch.swap.overrides.python_override import stock
@@ -56,7 +57,7 @@ def cudnn_batch_norm(
 
     statistics = (running_mean, running_var)
     if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
-        return stock(
+        return declined(
             input, weight, bias, running_mean, running_var, training, exponential_average_factor,
             epsilon,
         )  # fmt: skip
@@ -73,7 +74,7 @@ def cudnn_batch_norm_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     if not fit(input, weight, save_mean, save_var) or grad_output.shape != input.shape:
-        return stock(
+        return declined(
             input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon,
             reserveSpace,
         )  # fmt: skip
@@ -97,7 +98,7 @@ def efficient_attention(
     import torch
 
     if not taken(query, key, value, dropout_p, attn_bias):
-        return stock(
+        return declined(
             query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
         )
     out, logs = sixteen(attention)(
@@ -119,7 +120,7 @@ def efficient_attention_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value; that of a bias is the stock kernel's."""
     if not taken(query, key, value, dropout_p, attn_bias) or grad_input_mask[3]:
-        return stock(
+        return declined(
             grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset,
             dropout_p, grad_input_mask, is_causal, scale=scale,
         )  # fmt: skip
@@ -164,7 +165,7 @@ def flash_attention(
 
     known = taken(query, key, value, dropout_p) and _square(query, key, is_causal)
     if not known or return_debug_mask:
-        return stock(query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
+        return declined(query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
     out, logs = sixteen(attention)(query, key, value, dropout_p, is_causal, scale=scale)
     seed = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)
     unused = torch.zeros((), dtype=torch.int64, device=query.device).view(torch.uint64)
@@ -181,7 +182,7 @@ def flash_attention_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
     if not taken(query, key, value, dropout_p) or not _square(query, key, is_causal):
-        return stock(
+        return declined(
             grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
             dropout_p, is_causal, philox_seed, philox_offset, scale=scale,
         )  # fmt: skip
@@ -200,7 +201,7 @@ def cudnn_attention(
     import torch
 
     if not taken(query, key, value, dropout_p, attn_bias) or return_debug_mask:
-        return stock(
+        return declined(
             query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal,
             return_debug_mask, scale=scale,
         )  # fmt: skip
@@ -220,7 +221,7 @@ def cudnn_attention_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
     if not taken(query, key, value, dropout_p, attn_bias):
-        return stock(
+        return declined(
             grad_out, query, key, value, out, logsumexp, philox_seed, philox_offset, attn_bias,
             cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale=scale,
         )  # fmt: skip
@@ -241,7 +242,7 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     rank = len(normalized_shape)
     fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
     if not fits or str(input.dtype) not in FLOATS:
-        return stock(input, normalized_shape, weight, eps)
+        return declined(input, normalized_shape, weight, eps)
     x, dims = input.float().contiguous(), list(range(-rank, 0))
     least = torch.finfo(torch.float32).eps if eps is None else eps
     one_over = x.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
@@ -254,7 +255,7 @@ def rms_norm_backward(
 ) -> Any:
     """Return the gradients of input and weight that are asked for, as autograd composes them."""
     if not input.numel() or str(input.dtype) not in FLOATS:
-        return stock(grad_out, input, normalized_shape, rstd, weight, output_mask)
+        return declined(grad_out, input, normalized_shape, rstd, weight, output_mask)
     rank = len(normalized_shape)
     rows, count = list(range(input.dim() - rank)), math.prod(normalized_shape)
     found: list[Any] = [None, None]
