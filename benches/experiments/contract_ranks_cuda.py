@@ -94,7 +94,7 @@ class Scale:
 
 
 #: What a test runs on the CPU: one layer of each kind, and no power of two.
-TINY: Final = Scale(Size(96, 4, 176, 1, 80), batch=16, length=64, images=256)
+TINY: Final = Scale(Size(96, 4, 320, 1, 80), batch=16, length=64, images=256)
 
 
 @dataclass(frozen=True)
