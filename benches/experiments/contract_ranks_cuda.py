@@ -4,11 +4,16 @@
     python -m benches.experiments.contract_ranks_cuda [--store FILE] [--seconds N]
 
 A decoder of four layers and a convolutional net learn for 50 steps, in float32 and, under autocast,
-in bfloat16: on one GPU; on two over NCCL with DistributedDataParallel, fully_shard (FSDP2), tensor
-parallelism (colwise and rowwise) and tensor with sequence parallelism; on four ranks with
-fully_shard over the latter two, through NCCL where there are four GPUs, otherwise through gloo with
-two ranks a GPU; and on the CPU. One run stops twice and goes on, from its checkpoint, in another
-layout, and ends on one GPU. Stock does the same without the tree.
+in bfloat16:
+
+- on one GPU, also in two micro-batches, and on the CPU;
+- on two GPUs over NCCL with DistributedDataParallel, fully_shard (FSDP2), tensor parallelism
+  (colwise and rowwise), and the same with sequence parallelism;
+- on four ranks with fully_shard over the latter two, through NCCL where there are four GPUs,
+  otherwise through gloo with two ranks a GPU.
+
+One run stops twice and goes on, from its checkpoint, in another layout, and ends on one GPU. Stock
+does the same without the tree.
 
 What was measured is stored after each row, so a run that is cut off leaves what it had.
 """
@@ -50,7 +55,7 @@ from benches import stored
 from benches.data.models.llama import Llama, Net, Size
 from benches.experiments import command
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import tree_layout
+from pytest_udftorch.reproduce import GradientTree, tree_layout
 
 LIBRARIES: Final = ("repro", "std")
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -102,7 +107,8 @@ class Leg:
     """Some steps of a run in a layout.
 
     Attributes:
-        layout: ``one``, ``ddp``, ``fsdp``, ``tp``, ``sp``, ``fsdp+tp`` or ``fsdp+sp``.
+        layout: ``one``, ``parts`` (two micro-batches), ``ddp``, ``fsdp``, ``tp``, ``sp``,
+            ``fsdp+tp`` or ``fsdp+sp``.
         begin: number of the first step.
         end: number of the step after the last.
         stopped: whether the run goes on from a checkpoint unless it begins, and leaves one unless
@@ -137,7 +143,6 @@ class Order:
         libraries: to do it under.
         scale: of the models.
         steps: of a whole run.
-        wrong: have the tree add its nodes one after the other: a negative control.
     """
 
     place: Place
@@ -147,7 +152,6 @@ class Order:
     libraries: tuple[str, ...] = LIBRARIES
     scale: Scale = field(default_factory=Scale)
     steps: int = STEPS
-    wrong: bool = False
 
 
 def _read(order: dict[str, Any]) -> Order:
@@ -173,7 +177,7 @@ def places(gpus: int, steps: int = STEPS) -> list[Place]:
     goes_on = Leg("sp", first, second, stopped=True)
     ends = Leg("one", second, steps, stopped=True)
     every, both = whole("ddp", "fsdp", "tp", "sp"), whole("fsdp+tp", "fsdp+sp")
-    one = Place("cuda", 1, "", (*whole("one"), ends))
+    one = Place("cuda", 1, "", (*whole("one"), ends, *whole("parts")))
     if gpus > 3:
         return [
             Place("cuda", 2, "nccl", (*every, begins)),
@@ -220,7 +224,7 @@ def _shard(model: Any, mesh: Any) -> None:
 def laid_out(model: Any, name: str, layout: str, place: Place) -> tuple[Any, int, int]:
     """Return a model in a layout, and which of how many parts of the batch this rank has."""
     rank, ranks = (distributed.get_rank(), place.ranks) if place.backend else (0, 1)
-    if layout == "one":
+    if layout in ("one", "parts"):
         return model, 0, 1
     if layout == "ddp":
         return DistributedDataParallel(model), rank, ranks
@@ -343,21 +347,31 @@ def trained(order: Order, case: tuple[str, str], leg: Leg, path: Path, tree: boo
     torch.manual_seed(SEED)
     bare = (Llama(order.scale.size) if name == "llama" else Net()).to(place.device)
     model, part, parts = laid_out(bare, name, leg.layout, place)
+    batches = 2 if leg.layout == "parts" else 1
     if tree:
-        tree_layout(model)
+        tree_layout(model, micro_batches=batches)
     made: Any = torch.optim.AdamW if name == "llama" else torch.optim.SGD
     options = {"lr": 1e-3} if name == "llama" else {"lr": 0.02, "momentum": 0.9}
     optimizer = made(model.parameters(), **options)
     if leg.stopped and leg.begin:
         _checkpoint(model, optimizer, path, save=False)
 
+    def learn(x: torch.Tensor, y: torch.Tensor) -> None:
+        with torch.autocast(place.device, torch.bfloat16, enabled=dtype != "float32"):
+            found = model(x)
+        F.cross_entropy(found.flatten(0, -2), y.flatten()).backward()
+
     def step(number: int) -> None:
         x, y = (t.chunk(parts)[part].to(place.device) for t in _batch(name, number, order.scale))
         optimizer.zero_grad()
-        narrow = dtype != "float32"
-        with torch.autocast(place.device, torch.bfloat16, enabled=narrow):
-            found = model(x)
-        F.cross_entropy(found.flatten(0, -2), y.flatten()).backward()
+        if batches == 1:
+            learn(x, y)
+        else:
+            sums = GradientTree(model.parameters())
+            for given in zip(x.chunk(batches), y.chunk(batches), strict=True):
+                learn(*given)
+                sums.add()
+            sums.finish()
         optimizer.step()
         if place.device == "cuda":
             torch.cuda.synchronize()
@@ -388,8 +402,6 @@ def child(order: Order) -> Iterator[dict[str, Any]]:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     if place.backend and not distributed.is_initialized():
         distributed.init_process_group(place.backend)
-    if order.wrong:
-        _add_in_turn()
     for library, (name, dtype), leg in product(order.libraries, order.cases, place.legs):
         if name == "net" and "sp" in leg.layout:
             # Images have no sequence.
@@ -406,19 +418,6 @@ def child(order: Order) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
     if place.backend:
         distributed.destroy_process_group()
-
-
-def _add_in_turn() -> None:
-    """Add nodes, and the ranks' parts, one after the other and from behind."""
-    from pytest_udftorch.swap.contract import nodes, replicas
-
-    def in_turn(terms: int, found: Any, begin: int = 0) -> Any:
-        return sum(list(found.values())[::-1])
-
-    def mean(parts: Sequence[Any]) -> Any:
-        return sum(parts[::-1]) / len(parts)
-
-    nodes.total, replicas._mean = in_turn, mean
 
 
 # All of them ------------------------------------------------------------------------------

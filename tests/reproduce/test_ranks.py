@@ -36,6 +36,7 @@ torch.set_num_threads(1)
 from torch import distributed
 from benches.experiments import contract_ranks_cuda as bench
 from pytest_udftorch import patched
+from pytest_udftorch.swap.contract import nodes, replicas
 from pytest_udftorch.swap.contract.nodes import cuts, product, ranks_of
 
 met = 0
@@ -78,6 +79,14 @@ def products(rank):
         distributed.all_reduce(one)
         yield [torch.equal(found, whole), torch.equal(one.to(dtype), whole)]
 
+def in_turn(terms, found, begin=0):
+    return sum(list(found.values())[::-1])
+
+def mean_in_turn(parts):
+    return sum(parts[::-1]) / len(parts)
+
+if WRONG:
+    nodes.total, replicas._mean = in_turn, mean_in_turn
 with patched("repro"):  # builds it once
     pass
 rows, equal = [], []
@@ -85,7 +94,7 @@ for ranks, layouts in PLACES:
     legs = tuple(bench.Leg(*leg) for leg in layouts)
     place = bench.Place("cpu", ranks, "gloo" if ranks > 1 else "", legs)
     order = bench.Order(
-        place, "", FOLDER, CASES, LIBRARIES, replace(bench.TINY, images=IMAGES), STEPS, WRONG
+        place, "", FOLDER, CASES, LIBRARIES, replace(bench.TINY, images=IMAGES), STEPS
     )
     rows += bench._rows(forked(ranks, lambda rank: bench.child(order)))
 for ranks in PRODUCTS:
@@ -128,16 +137,16 @@ def ends(rows):
 
 
 def test_layouts_of_two_ranks_end_with_the_weights_of_one(tmp_path):
-    places = ((1, whole("one")), (2, whole("ddp", "fsdp", "tp", "sp")))
+    places = ((1, whole("one", "parts")), (2, whole("ddp", "fsdp", "tp", "sp")))
     rows, equal = ran(tmp_path, places, products=(2, 4))
-    assert len(ends(rows)) == 5
+    assert len(ends(rows)) == 6
     assert len(set(ends(rows).values())) == 1
     # One sum of each rank is the negative control; rounding to bfloat16 may hide what differs.
     assert all(tree for tree, _ in equal)
     assert sum(one for _, one in equal) <= len(equal) // 3
     assert len(equal) == 3 * (2 + 4)
     # Only exchanges are sent, and all of them are counted.
-    assert [row["sent"] > 0 for row in rows] == [False, *[True] * 4]
+    assert [row["sent"] > 0 for row in rows] == [False] * 2 + [True] * 4
 
 
 @pytest.mark.slow
@@ -146,7 +155,7 @@ def test_layouts_of_two_ranks_end_with_the_weights_of_one(tmp_path):
 def test_every_layout_ends_with_the_weights_of_one_rank(tmp_path, model, dtype):
     parts = () if dtype == "bfloat16" else ("ddp", "fsdp")
     places = (
-        (1, whole("one", steps=3)),
+        (1, whole("one", "parts", steps=3)),
         (2, (*whole("ddp", "fsdp", "tp", "sp", steps=3), ("fsdp", 0, 1, True))),
         (4, (*whole("tp", "sp", "fsdp+tp", "fsdp+sp", *parts, steps=3), ("sp", 1, 2, True))),
         (1, (("one", 2, 3, True),)),
@@ -224,6 +233,13 @@ def test_a_number_of_parts_that_is_no_power_of_two(ranks, wrap):
 def test_layers_that_are_others_on_parts(ranks, more, words):
     with pytest.raises(SummationError, match=words):
         tree_layout(fully_shard(layers(more)))
+
+
+def test_micro_batches_that_no_tree_adds(ranks):
+    with pytest.raises(SummationError, match=r"a step over 3 micro-batches .* no power of two"):
+        tree_layout(layers(), micro_batches=3)
+    with pytest.raises(SummationError, match="rounds and adds gradients after each"):
+        tree_layout(DistributedDataParallel(layers()), micro_batches=2)
 
 
 def test_a_parameter_of_two_layers(ranks):

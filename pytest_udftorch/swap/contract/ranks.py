@@ -354,11 +354,11 @@ def _check_layers(model: Any, *, in_parts: bool) -> None:
         )  # fmt: skip
 
 
-def _check_ranks(ranks: int, what: str) -> None:
-    if not _power(ranks):
+def _check_ranks(count: int, what: str, kind: str = "ranks") -> None:
+    if not _power(count):
         _refuse(
-            f"{what} over {ranks} ranks", "divides means by a number that is no power of two",
-            "Use 2, 4, 8 … ranks for parts of the batch.",
+            f"{what} over {count} {kind}", "divides means by a number that is no power of two",
+            f"Use 2, 4, 8 … {kind} for parts of the batch.",
         )  # fmt: skip
 
 
@@ -379,6 +379,11 @@ def _cut_dim(name: str, weight: Any, outer: int = 0) -> int:
     return int(placed[0].dim)
 
 
+def _placed(parameter: Any, outer: int) -> tuple[Any, ...]:
+    """Return how a parameter lies on the ranks of tensor parallelism, if it does."""
+    return tuple(getattr(parameter, "placements", ()))[outer:]
+
+
 def _set_forward(module: Any, forward: Callable[..., Any]) -> None:
     module.forward = forward
 
@@ -386,12 +391,9 @@ def _set_forward(module: Any, forward: Callable[..., Any]) -> None:
 def _prepare(name: str, module: Any, parts: int, outer: int) -> None:
     """Change the forward of a layer where its sums are over ranks."""
     import torch
-    from torch.distributed.tensor import DTensor
 
     mine = list(module.parameters(recurse=False))
-    placed = [
-        of.placements[outer:] for of in mine if isinstance(of, DTensor) and of.placements[outer:]
-    ]
+    placed = [found for of in mine if (found := _placed(of, outer))]
     if isinstance(module, torch.nn.Linear):
         if placed:
             _cut_dim(name, module.weight, outer)
@@ -423,7 +425,7 @@ def _convolutions() -> Any:
     return nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
-def tree_layout(model: Any) -> Any:
+def tree_layout(model: Any, *, micro_batches: int = 1) -> Any:
     """Let a model that lies on several ranks have the bits that it has on one, under ``repro``.
 
     Call it once, after ``parallelize_module``, ``fully_shard`` or ``DistributedDataParallel`` and
@@ -436,26 +438,29 @@ def tree_layout(model: Any) -> Any:
     - ``SequenceParallel`` adds gradients of one-dimensional parameters in the order of the rows.
 
     Weights are in float32. Linear layers and convolutions may run under autocast in bfloat16.
-    A model on one rank is left as it is.
+    A model on one rank is left as it is, unless it learns in micro-batches.
 
     Args:
         model: a ``torch.nn.Module``; its layers are changed.
+        micro_batches: how many :class:`GradientTree` adds in a step. Gradients in bfloat16 are then
+            rounded after they were added. Tensor parallelism alone goes with more than one.
 
     Returns:
         ``model``.
 
     Raises:
         SummationError: the model or its layout cannot have the bits of one process: dropout, batch
-            norm or shared parameters in data parallelism, a number of parts that is no power of
-            two, replicated shards (HSDP), weights in 16 bits, or an unknown layout. The first
-            forward raises it for a part of a batch that is no node of the tree.
+            norm or shared parameters where the batch is taken in parts, a number of parts that is
+            no power of two, replicated shards (HSDP), micro-batches in data parallelism, weights in
+            16 bits, or an unknown layout. The first forward raises it for a part of a batch that is
+            no node of the tree.
     """
     import torch
 
+    _check_ranks(micro_batches, "a step", "micro-batches")
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return model
+        return _laid_out(model, micro_batches, 0)
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
     from torch.nn.parallel import DistributedDataParallel
 
     parts, outer = 1, 0
@@ -473,13 +478,12 @@ def tree_layout(model: Any) -> Any:
                     )
                 parts, outer = of.device_mesh.size(0), 1
             _check_ranks(parts, "fully_shard")
-    cut = any(isinstance(of, DTensor) and of.placements[outer:] for of in model.parameters())
-    if parts > 1 or cut:
-        _check_layers(model, in_parts=parts > 1)
-        for of in model.parameters():
-            checked(of, "A weight")
-    for name, module in model.named_modules():
-        _prepare(name, module, parts, outer)
+    if min(parts, micro_batches) > 1:
+        _refuse(
+            "data parallelism in micro-batches", "rounds and adds gradients after each of them",
+            "Use GradientTree.finish(group) without DistributedDataParallel or fully_shard.",
+        )  # fmt: skip
+    _laid_out(model, max(parts, micro_batches), outer)
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             module.register_comm_hook(module.process_group, tree_hook)
@@ -488,4 +492,15 @@ def tree_layout(model: Any) -> Any:
     if outer:
         for of in model.parameters():
             of.register_post_accumulate_grad_hook(_round_gradient)
+    return model
+
+
+def _laid_out(model: Any, parts: int, outer: int) -> Any:
+    """Check a model's layers, and change those whose sums are over ranks or parts of a batch."""
+    if parts > 1 or any(_placed(of, outer) for of in model.parameters()):
+        _check_layers(model, in_parts=parts > 1)
+        for of in model.parameters():
+            checked(of, "A weight")
+        for name, module in model.named_modules():
+            _prepare(name, module, parts, outer)
     return model

@@ -96,26 +96,26 @@ def tree_hook(group: Any, bucket: Any) -> Any:
     """
     import torch
 
-    mine = checked(bucket.buffer(), "A bucket of gradients")
+    mine, parameters = checked(bucket.buffer(), "A bucket of gradients"), bucket.parameters()
     parts = _gathered(mine, group)
     if mine.is_cuda and torch.distributed.get_backend(group) != "nccl":
         # gloo copies to GPUs on streams of its own, of which its future does not know.
         torch.distributed.all_gather(parts, mine, group=group)
         done: Any = torch.futures.Future(devices=[mine.device])
-        done.set_result(_mean_of_bucket(parts, bucket))
+        done.set_result(_mean_of_bucket(parts, parameters))
         return done
     work = torch.distributed.all_gather(parts, mine, group=group, async_op=True)
-    return work.get_future().then(lambda _: _mean_of_bucket(parts, bucket))
+    return work.get_future().then(lambda _: _mean_of_bucket(parts, parameters))
 
 
 # DDP compares annotations with classes, which would have to be imported here.
 tree_hook.__annotations__ = {}
 
 
-def _mean_of_bucket(parts: Sequence[Any], bucket: Any) -> Any:
+def _mean_of_bucket(parts: Sequence[Any], parameters: Sequence[Any]) -> Any:
     mean = _mean(parts)
     place = 0
-    for parameter in bucket.parameters():
+    for parameter in parameters:
         of = mean[place : place + parameter.numel()]
         of.copy_(rounded_mean(parameter, of))
         place += parameter.numel()
