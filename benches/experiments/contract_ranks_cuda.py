@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -482,7 +483,9 @@ def launched(order: Order, row: Callable[[dict[str, Any]], None], seconds: float
         if not run.returncode:
             return ""
         lines = said.read_text().splitlines()
-        return next((x for x in lines if "Error" in x), f"status {run.returncode}")
+        # Of several ranks, what the launcher says of them comes last.
+        errors = [x for x in lines if re.search(r"Error: .", x) and "ChildFailed" not in x]
+        return errors[0] if errors else f"status {run.returncode}"
 
 
 def _cores() -> int:

@@ -90,9 +90,12 @@ OWN: Final = everywhere(Held.OWN)
 TRIED: Final = everywhere(Held.TRIED)
 COMPOSED: Final = everywhere(Held.COMPOSED)
 
-#: Torch's kernels for GPUs give other bits than those for the CPU: always, or in 16 bits.
+#: Torch's kernels for GPUs give other bits than those for the CPU.
 TRIED_ON_CPU: Final = Contract(Held.TRIED, Held.TRIED)
-TRIED_BUT_SIXTEEN_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED)
+#: They do so in 16 bits, which are therefore widened there; or everywhere, for kernels of the CPU
+#: do not round once.
+WIDENED_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED, Held.OWN)
+WIDENED: Final = Contract(Held.TRIED, Held.OWN, Held.TRIED, Held.OWN)
 #: The contract has kernels for float32 alone.
 OWN_IN_FLOAT32: Final = Contract(Held.OWN, Held.NO, Held.OWN, Held.NO)
 OWN_ON_CPU: Final = Contract(Held.OWN, Held.OWN)

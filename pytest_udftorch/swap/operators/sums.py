@@ -13,7 +13,7 @@ from pytest_udftorch.swap.operators.row import (
     OWN_ON_GPUS,
     OWN_ON_GPUS_IN_FLOAT32,
     TRIED,
-    TRIED_BUT_SIXTEEN_ON_GPUS,
+    WIDENED,
     Contract,
     Held,
     Kind,
@@ -118,7 +118,7 @@ _NORMS: Final = (
 #: Pooling and interpolation.
 _WINDOWS: Final = (
     row("avg_pool2d", _SUMS, contract=TRIED, uncompiled="avg_pool2d"),
-    row("avg_pool2d_backward", _SUMS, contract=TRIED_BUT_SIXTEEN_ON_GPUS,
+    row("avg_pool2d_backward", _SUMS, contract=WIDENED,
         uncompiled="avg_pool2d_backward"),
     row("_adaptive_avg_pool2d", _SUMS, contract=TRIED, uncompiled="_adaptive_avg_pool2d"),
     row("_adaptive_avg_pool2d_backward", _SUMS,
