@@ -1214,7 +1214,19 @@ def exact_products(results: Results) -> str:
         f"{document['k']:,} where no row says another. `benches/experiments/exact_products.py` "
         "describes the rows."
     )
-    return _with_source([*table(["dtype", "product", *labels], rows), "", said], document)
+    products = [*table(["dtype", "product", *labels], rows), "", said]
+    attention = [
+        (row["case"], f"{row['length']:,}",
+         *(f"{of[name]:.2f}" for of in (row["all"], row["others"]) for name in of))
+        for row in document["attention"]
+    ]  # fmt: skip
+    names = list(document["attention"][0]["all"])
+    head = ["causal attention", "length", *names, *(f"{name}, other channels" for name in names)]
+    said = (
+        "The same error of attention in bfloat16 and of the gradients of query, key and value, of "
+        "all channels and of those that are not the loud one."
+    )
+    return _with_source([*products, "", *table(head, attention), "", said], document)
 
 
 def exact_products_cuda(results: Results) -> str:

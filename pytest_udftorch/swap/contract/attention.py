@@ -186,7 +186,7 @@ def attention(
     query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: Any = None, scale: Any = None,
 ) -> Any:  # fmt: skip
-    """Return the attended values, and the logarithms of the sums of exponentials."""
+    """Return the attended values, and the logarithms of the sums of exponentials, in float32."""
     import torch
 
     if not taken(query, key, value, dropout_p, attn_mask):
@@ -202,7 +202,8 @@ def attention(
     logs = total.log().add_(largest).squeeze(-1)
     weights = e.div_(total.masked_fill(total == 0, 1.0))
     # The layouts are those of the stock kernel, which callers that view the result rely on.
-    out = torch.empty_like(query).copy_(_product_from(weights, _shared(value, heads), first))
+    out = torch.empty_like(query, dtype=torch.float32)
+    out.copy_(_product_from(weights, _shared(value, heads), first))
     return out, logs.mT.contiguous().mT
 
 

@@ -280,9 +280,24 @@ static void exact_attention_part(void *data) {
   give_room(room);
 }
 
+/// Makes queries of heads, if each has one: those that share keys are
+/// multiplied together.
+static void join_heads(struct exact_attention *a) {
+  int64_t sharing = a->heads / a->of_keys;
+  if (a->queries != 1 || a->causal)
+    return;
+  a->heads = a->of_keys;
+  a->queries = sharing;
+  a->q.row = a->q.head;
+  a->q.head *= sharing;
+  a->row = a->head;
+  a->head *= sharing;
+}
+
 /// Writes results and logarithms. Returns as fast_mm does.
 EXPORT int fast_exact_attention(struct exact_attention *a,
                                 const struct threads *t) {
+  join_heads(a);
   int64_t groups = a->samples * a->of_keys;
   int64_t blocks = a->heads / a->of_keys *
                    ((a->queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES);
@@ -476,7 +491,7 @@ static void exact_backward_part(void *data) {
 EXPORT int fast_exact_attention_backward(struct exact_attention *a,
                                          const struct threads *t) {
   a->next = a->failed = 0;
-  share_out(t, a->samples * a->heads * a->queries * a->keys * a->size,
+  share_out(t, a->samples * a->heads * a->queries * a->keys * a->size / 8,
             exact_backward_part, a);
   return (int)a->failed;
 }
