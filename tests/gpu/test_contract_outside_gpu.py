@@ -15,6 +15,7 @@ from pytest_udftorch import patched
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract.outside import NOT_ON_GPUS, NOT_SIXTEEN, NOT_SIXTEEN_ON_GPUS
+from tests.reproduce.test_contract_sixteen import widened_cases
 
 pytest.importorskip("triton")
 
@@ -131,3 +132,16 @@ def test_attention_whose_heads_share_keys_is_listed():
         with within_contract() as found:
             F.scaled_dot_product_attention(query, query, query)
         assert not found.operators
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_widened_operators_have_the_bits_of_the_cpu(dtype):
+    wrong = []
+    for name, (call, *given) in widened_cases().items():
+        with patched("repro"), within_contract(strict=True):
+            here, there = (
+                call(*(t.to(device, dtype) for t in given)).cpu() for device in ("cpu", "cuda")
+            )
+        if not torch.equal(here.view(torch.int16), there.view(torch.int16)):
+            wrong.append(name)
+    assert wrong == []

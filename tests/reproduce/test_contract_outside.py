@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_udftorch import patched
 from pytest_udftorch.errors import OutsideContractError
@@ -293,31 +294,31 @@ class Away:
         self.shape, self.dim, self.numel = shape, lambda: len(shape), lambda: 1
 
 
-def test_attention_whose_heads_share_keys_is_outside_on_gpus_alone():
-    query, key = Away(2, 8, 5, 4), Away(2, 4, 5, 4)
-    assert outside._shares_heads((query, key, key), {})
-    assert outside._shares_heads((query,), {"key": key, "value": key, "enable_gqa": True})
-    assert not outside._shares_heads((query, query, query), {})
-    assert not outside._shares_heads((random(2, 8, 5, 4), random(2, 4, 5, 4)), {})
+def test_which_calls_of_attention_a_cpu_fuses():
+    query = Away(2, 8, 5, 4)
+    assert outside._fuses_on_cpus((query, query, query), {})
+    assert not outside._fuses_on_cpus((query, query), {"value": query, "dropout_p": 0.1})
+    assert not outside._fuses_on_cpus((query, query, query, None, 0.1), {})
+    assert not outside._fuses_on_cpus((random(2, 8, 5, 4),) * 3, {})  # is on one
 
 
-def test_a_function_that_torch_composes_is_listed(monkeypatch):
+def test_attention_that_torch_composes_where_a_cpu_fuses_it_is_listed(monkeypatch):
     monkeypatch.setattr(outside, "_has_gpus", lambda: True)
-    query, key = random(2, 8, 5, 4), random(2, 4, 5, 4)
+    monkeypatch.setattr(outside, "_fuses_on_cpus", lambda args, kwargs: True)
+    query = random(2, 8, 5, 4)
 
-    def attend():
-        return F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+    def attend(backend):
+        with sdpa_kernel([backend]):
+            return F.scaled_dot_product_attention(query, query, query)
 
     with patched("repro"):
-        with within_contract(strict=True) as found:
-            attend()
-        assert not found.operators
-        monkeypatch.setattr(outside, "_shares_heads", lambda args, kwargs: True)
+        with within_contract(strict=True):
+            attend(SDPBackend.FLASH_ATTENTION)
         with within_contract() as found:
-            attend()
-        assert "heads share keys" in found.operators["aten::scaled_dot_product_attention"]
-        with within_contract(strict=True), pytest.raises(OutsideContractError, match="heads share"):
-            attend()
+            attend(SDPBackend.MATH)
+        assert "composes it" in found.operators["aten::scaled_dot_product_attention"]
+        with within_contract(strict=True), pytest.raises(OutsideContractError, match="composes it"):
+            attend(SDPBackend.MATH)
 
 
 def test_nothing_is_watched_after_the_block():

@@ -358,3 +358,48 @@ def test_forks_and_workers_have_the_bits_of_their_parent_and_do_not_hang():
         [sys.executable, "-c", FORKED], check=False, timeout=120, capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def widened_cases():
+    """Calls of operators whose kernels for 16 bits round elsewhere, and their tensors."""
+    op = torch.ops.aten
+    g, x = random(5, 301, seed=1), random(5, 301, seed=2)
+    share, image = torch.sigmoid(x), random(2, 3, 9, 8, seed=3)
+    labels, weight = torch.arange(5) * 7, torch.sigmoid(random(301, seed=4))
+
+    def losses(grad, logs, of, reduction):
+        at = labels.to(logs.device)
+        total = of.index_select(0, at).float().sum().to(of.dtype)
+        return op.nll_loss_backward(grad, logs, at, of, reduction, -100, total)
+
+    return {
+        "sigmoid_backward": (op.sigmoid_backward, g, share),
+        "tanh_backward": (op.tanh_backward, g, share),
+        "logit": (lambda a: op.logit(a, 0.1), share),
+        "logit_backward": (lambda a, b: op.logit_backward(a, b, None), g, share),
+        "xlogy": (op.xlogy.Tensor, x, share),
+        "_prelu_kernel": (op._prelu_kernel, x, weight.expand(5, 301)),
+        "nll_loss_backward, mean": (lambda *t: losses(*t, 1), g[0, 0], x, weight),
+        "nll_loss_backward, sum": (lambda *t: losses(*t, 2), g[0, 0], x, weight),
+        "avg_pool2d_backward": (
+            lambda a, b: op.avg_pool2d_backward(a, b, [3, 3], [2, 2], [1, 1], False, True, None),
+            random(2, 3, 5, 4, seed=5), image,
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", widened_cases())
+@pytest.mark.parametrize("dtype", NARROW)
+def test_widened_operators_compute_in_float32_and_round_once(name, dtype):
+    call, *given = widened_cases()[name]
+    narrow = [t.to(dtype) for t in given]
+    with patched("repro"), within_contract(strict=True):
+        found, want = call(*narrow), call(*(t.float() for t in narrow))
+    if name != "nll_loss_backward, mean":  # whose total of weights is rounded in 16 bits
+        assert torch.equal(found.view(torch.int16), rounded(want, dtype))
+
+
+def test_stock_rounds_logit_elsewhere():
+    call, x = widened_cases()["logit"]
+    x = x.bfloat16()
+    assert not torch.equal(call(x).view(torch.int16), rounded(call(x.float()), torch.bfloat16))

@@ -236,7 +236,6 @@ vector_norm = sixteen(vector_norm)
 
 # Those whose kernels for 16 bits round elsewhere.
 avg_pool2d_backward = widened("avg_pool2d_backward")
-log_sigmoid_backward = widened("log_sigmoid_backward")
 logit = widened("logit")
 logit_backward = widened("logit_backward")
 nll_loss2d_backward = widened("nll_loss2d_backward")
@@ -314,7 +313,6 @@ __all__ = [
     "layer_norm_backward",
     "lerp",
     "lerp_",
-    "log_sigmoid_backward",
     "log_softmax",
     "log_softmax_backward",
     "logit",

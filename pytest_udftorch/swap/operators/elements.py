@@ -166,7 +166,7 @@ _COMPOSED: Final = (
              "log_sigmoid_backward.grad_input"),
             (("log_sigmoid_forward", "make<Elements<std::tuple<Tensor, Tensor>(T), false>>"),
              ("log_sigmoid_backward", "M::functional<T, T, T>")))),
-    row("log_sigmoid_backward", _MAPS, "exp", contract=WIDENED,
+    row("log_sigmoid_backward", _MAPS, "exp", contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED),
         uncompiled="log_sigmoid_backward", stubs=True),
     # Not all of their tensors have the shape of the result.
     row("glu", _MAPS, "exp", contract=TRIED, uncompiled="glu",
