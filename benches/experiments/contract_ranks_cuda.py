@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model ends with the same weights on one GPU, on several, and in micro-batches.
+"""Whether a model ends with the same weights on one GPU and on several, in any layout.
 
-    python -m benches.experiments.contract_ranks_cuda [--store FILE]
+    python -m benches.experiments.contract_ranks_cuda [--store FILE] [--seconds N]
 
-LeNet and a decoder of characters learn from the same batches with SGD and AdamW: on one GPU, whole
-and in micro-batches; on two over NCCL, whole and in micro-batches; on four ranks, over NCCL where
-there are four GPUs, otherwise over gloo with two ranks a GPU; and on the CPU on one rank and on
-four. One run stops three times and goes on, from its checkpoint, on another number of ranks. Stock
-does the same as far as it can: it has the same hook and the same micro-batches.
+A decoder of four layers and a convolutional net learn for 50 steps, in float32 and, under autocast,
+in bfloat16:
+
+- on one GPU, also in two micro-batches, and on the CPU;
+- on two GPUs over NCCL with DistributedDataParallel, fully_shard (FSDP2), tensor parallelism
+  (colwise and rowwise), and the same with sequence parallelism;
+- on four ranks with fully_shard over the latter two, through NCCL where there are four GPUs,
+  otherwise through gloo with two ranks a GPU.
+
+One run stops twice and goes on, from its checkpoint, in another layout, and ends on one GPU. Stock
+does the same without the tree.
+
+What was measured is stored after each row, so a run that is cut off leaves what it had.
 """
 
 from __future__ import annotations
@@ -15,88 +23,103 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from itertools import islice, product
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 import torch
 from torch import distributed
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benches import stored
+from benches.data.models.llama import Llama, Net, Size
 from benches.experiments import command
-from benches.experiments.contract_models import OPTIMIZERS, SEED
-from benches.experiments.cuda_digests import gpu
-from benches.experiments.cuda_training import on_gpu
-from benches.experiments.training import LENGTH, Task, Training, lenet, transformer
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import GradientTree, tree_hook
+from pytest_udftorch.reproduce import GradientTree, tree_layout
 
-LIBRARIES: Final = ("std", "repro")
-#: Steps of a run, a multiple of the number of places that one with stops passes through.
-STEPS: Final = 16
-#: Fewer steps than this are not timed.
-TIMED: Final = 12
-#: Threads of each rank on the CPU.
-THREADS: Final = 2
+LIBRARIES: Final = ("repro", "std")
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STEPS: Final = 50
+SEED: Final = 7
+#: Steps that are not timed: they compile kernels, and the first counts bytes.
+WARM: Final = 10
+#: Threads of each rank.
+THREADS: Final = 4
+#: Sizes of the decoder; only the number of layers is a power of two.
+LARGE: Final = Size(576, 12, 1504, 4, 320)
+#: Seconds that a run may take, by default.
+SECONDS: Final = 285.0
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model whose batches fall apart on nodes of the contract's tree.
+class Scale:
+    """How large the models and their batches are.
 
     Attributes:
-        label: the model and its sizes.
-        batch: samples; a quarter of them has 64 rows at every linear layer, or more.
-        rate: of SGD with momentum.
+        size: of the decoder.
+        batch: windows of the decoder's batch.
+        length: symbols of a window.
+        images: of the convolutional net's batch; in bfloat16 512 for each part of it, or more.
     """
 
-    label: str
-    batch: int
-    rate: float
+    size: Size = LARGE
+    batch: int = 16
+    length: int = 128
+    images: int = 2048
 
-    def task(self, name: str) -> Task:
-        """Load the data."""
-        task = lenet() if name == "lenet" else transformer(batch=self.batch)
-        return replace(task, batch=self.batch)
+    def label(self, model: str) -> str:
+        """Return a model in words."""
+        if model == "net":
+            return f"convolutional net, two linear layers, batch {self.images}, SGD with momentum"
+        s = self.size
+        return (
+            f"decoder like Llama's: {s.layers} layers of {s.hidden}, {s.heads} heads, SwiGLU of "
+            f"{s.inner}, {self.batch} windows of {self.length}, AdamW"
+        )
 
 
-MODELS: Final = {
-    "lenet": Model("LeNet, MNIST, batch 256", 256, 0.02),
-    "gpt": Model(
-        f"GPT of characters, 2 layers of size 64, windows of {LENGTH}, batch 16", 16, 0.05
-    ),
-}
+#: What a test runs on the CPU: one layer of each kind, and no power of two.
+TINY: Final = Scale(Size(96, 4, 320, 1, 80), batch=16, length=64, images=256)
 
 
 @dataclass(frozen=True)
 class Leg:
-    """Some steps of a run on some ranks.
+    """Some steps of a run in a layout.
 
     Attributes:
-        run: names the row of the table.
-        parts: micro-batches of a rank's part of the batch; 1 takes it as a whole.
+        layout: ``one``, ``parts`` (two micro-batches), ``ddp``, ``fsdp``, ``tp``, ``sp``,
+            ``fsdp+tp`` or ``fsdp+sp``.
         begin: number of the first step.
         end: number of the step after the last.
-        load: whether it goes on from the checkpoint of its run.
-        save: whether it leaves one.
-        stock_hook: gradients are averaged as torch does without a hook.
+        stopped: whether the run goes on from a checkpoint unless it begins, and leaves one unless
+            it ends.
     """
 
-    run: str
-    parts: int = 1
+    layout: str
     begin: int = 0
     end: int = STEPS
-    load: bool = False
-    save: bool = False
-    stock_hook: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,133 +132,291 @@ class Place:
     legs: tuple[Leg, ...]
 
 
-def _stops(number: int, steps: int) -> Leg:
-    """Return one of four legs of a run that stops three times."""
-    quarter = steps // 4
-    return Leg(
-        "stopped", begin=number * quarter, end=(number + 1) * quarter, load=number > 0,
-        save=number < 3,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Order:
+    """What ranks are to do.
+
+    Attributes:
+        place: where.
+        out: the folder of what each rank found.
+        folder: that of checkpoints.
+        cases: pairs of a model and a dtype.
+        libraries: to do it under.
+        scale: of the models.
+        steps: of a whole run.
+    """
+
+    place: Place
+    out: str
+    folder: str
+    cases: tuple[tuple[str, str], ...] = tuple(product(("llama", "net"), DTYPES))
+    libraries: tuple[str, ...] = LIBRARIES
+    scale: Scale = field(default_factory=Scale)
+    steps: int = STEPS
+
+
+def _read(order: dict[str, Any]) -> Order:
+    place, scale = order["place"], order["scale"]
+    legs = tuple(Leg(**leg) for leg in place["legs"])
+    return Order(
+        **{
+            **order,
+            "place": Place(**{**place, "legs": legs}),
+            "scale": Scale(**{**scale, "size": Size(*scale["size"])}),
+        }
+    )
 
 
 def places(gpus: int, steps: int = STEPS) -> list[Place]:
     """Return where the legs run, in an order in which checkpoints are left before they are read."""
-    whole = Leg("whole", end=steps)
 
-    def parts(n: int) -> Leg:
-        return replace(whole, run="parts", parts=n)
+    def whole(*layouts: str) -> tuple[Leg, ...]:
+        return tuple(Leg(name, end=steps) for name in layouts)
 
-    found = [Place("cuda", 1, "", (whole, parts(2), parts(4), _stops(0, steps)))]
-    if gpus > 1:
-        stock = replace(whole, run="torch's all-reduce", stock_hook=True)
-        found.append(Place("cuda", 2, "nccl", (whole, parts(2), stock, _stops(1, steps))))
-    else:
-        found.append(Place("cuda", 2, "gloo", (whole, parts(2), _stops(1, steps))))
-    backend = "nccl" if gpus > 3 else "gloo"
-    found.append(Place("cuda", 4, backend, (whole, _stops(2, steps))))
-    found.append(Place("cuda", 1, "", (_stops(3, steps),)))
-    return found
-
-
-def on_cpu(steps: int = STEPS) -> list[Place]:
-    """Return what runs on the CPU beside."""
-    whole = (Leg("whole", end=steps),)
-    return [Place("cpu", 1, "", whole), Place("cpu", 4, "gloo", whole)]
+    first, second = steps // 3, 2 * steps // 3
+    begins = Leg("fsdp", 0, first, stopped=True)
+    goes_on = Leg("sp", first, second, stopped=True)
+    ends = Leg("one", second, steps, stopped=True)
+    every, both = whole("ddp", "fsdp", "tp", "sp"), whole("fsdp+tp", "fsdp+sp")
+    one = Place("cuda", 1, "", (*whole("one"), ends, *whole("parts")))
+    if gpus > 3:
+        return [
+            Place("cuda", 2, "nccl", (*every, begins)),
+            Place("cuda", 4, "nccl", (*every, *both, goes_on)),
+            one,
+        ]
+    return [
+        Place("cuda", 2, "nccl" if gpus > 1 else "gloo", (*every, begins, goes_on)),
+        one,
+        Place("cuda", 4, "gloo", both),
+    ]
 
 
 # On one rank ------------------------------------------------------------------------------
 
 
-def _digest(training: Training) -> str:
-    return hashlib.sha256(training.weights().cpu().numpy().tobytes()).hexdigest()
+def _plan(model: str, *, sequence: bool) -> dict[str, Any]:
+    """Return which style each layer of a model has under tensor parallelism."""
+    if model == "net":
+        return {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    taken = {"input_layouts": Shard(1)} if sequence else {}
+    given = {"output_layouts": Shard(1)} if sequence else {}
+    attention, feed = "layers.*.attention", "layers.*.feed"
+    plan: dict[str, Any] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), **given),
+        "head": ColwiseParallel(output_layouts=Replicate(), **taken),
+    }
+    for name in (*(f"{attention}.{n}" for n in "qkv"), f"{feed}.gate", f"{feed}.up"):
+        plan[name] = ColwiseParallel(**taken)
+    for name in (f"{attention}.o", f"{feed}.down"):
+        plan[name] = RowwiseParallel(**given)
+    if sequence:
+        for name in ("norm", "layers.*.norm1", "layers.*.norm2"):
+            plan[name] = SequenceParallel()
+    return plan
 
 
-def _step_in_parts(training: Training, batch: torch.Tensor, parts: int, group: Any) -> None:
-    tree = GradientTree(training.model.parameters())
-    training.optimizer.zero_grad()
-    for part in batch.chunk(parts):
-        training.loss(part).backward()
-        tree.add()
-    tree.finish(group)
-    training.optimizer.step()
+def _shard(model: Any, mesh: Any) -> None:
+    for layer in getattr(model, "layers", ()):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
-def _checkpoint(training: Training, path: Path, *, save: bool) -> None:
-    model = training.model
+def laid_out(model: Any, name: str, layout: str, place: Place) -> tuple[Any, int, int]:
+    """Return a model in a layout, and which of how many parts of the batch this rank has."""
+    rank, ranks = (distributed.get_rank(), place.ranks) if place.backend else (0, 1)
+    if layout in ("one", "parts"):
+        return model, 0, 1
+    if layout == "ddp":
+        return DistributedDataParallel(model), rank, ranks
+    if layout == "fsdp":
+        _shard(model, init_device_mesh(place.device, (ranks,)))
+        return model, rank, ranks
+    plan = _plan(name, sequence="sp" in layout)
+    if "fsdp" not in layout:
+        parallelize_module(model, init_device_mesh(place.device, (ranks,)), plan)
+        return model, 0, 1
+    mesh = init_device_mesh(place.device, (2, ranks // 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], plan)
+    _shard(model, mesh["dp"])
+    return model, mesh["dp"].get_local_rank(), 2
+
+
+class Sent(TorchDispatchMode):
+    """Counts the bytes that this rank sends, by ring algorithms where torch chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented
+        self.bytes += _sent(func.namespace, func.overloadpacket.__name__, args)
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in _tensors(v)] if isinstance(value, list | tuple) else []
+
+
+def _sent(namespace: str, name: str, args: Any) -> float:
+    """Return how many bytes a collective sends from each rank."""
+    ranks = distributed.get_world_size()
+    if namespace == "_c10d_functional":
+        group = args[-1] if isinstance(args[-1], str) else None
+        mine = _tensors(args[0])
+    elif namespace == "c10d":
+        group = next((a for a in args if isinstance(a, torch.ScriptObject)), None)
+        # Those with a result have it first.
+        mine = _tensors(args[0] if "reduce_" in name and "scatter" not in name else args[1])
+    else:
+        return 0.0
+    if group is not None:
+        ranks = _size(group)
+    size = sum(t.nbytes for t in mine)
+    if "wait" in name or ranks < 2:
+        return 0.0
+    if "gather" in name:
+        return size * (ranks - 1)
+    share = (ranks - 1) / ranks
+    if "allreduce" in name or "all_reduce" in name:
+        return 2 * size * share
+    return size * share if "scatter" in name or "alltoall" in name or "all_to_all" in name else 0.0
+
+
+def _size(group: Any) -> int:
+    if isinstance(group, str):
+        group = distributed.distributed_c10d._resolve_process_group(group)
+    else:
+        group = distributed.ProcessGroup.unbox(group)
+    return int(group.size())
+
+
+def _batch(model: str, step: int, scale: Scale) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a step learns from: the same on all ranks."""
+    draw = torch.Generator().manual_seed(1000 * SEED + step)
+    if model == "net":
+        images = torch.rand(scale.images, 3, 12, 12, generator=draw)
+        return images, torch.randint(10, (scale.images,), generator=draw)
+    text = torch.randint(scale.size.symbols, (scale.batch, scale.length + 1), generator=draw)
+    return text[:, :-1], text[:, 1:]
+
+
+def digest(model: Any) -> str:
+    """Return SHA-256 of all weights."""
+    bits = hashlib.sha256()
     core = model.module if isinstance(model, DistributedDataParallel) else model
-    if save:
-        torch.save([core.state_dict(), training.optimizer.state_dict()], path)
+    for weight in core.parameters():
+        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        bits.update(whole.detach().cpu().contiguous().numpy().tobytes())
+    return bits.hexdigest()
+
+
+def _checkpoint(model: Any, optimizer: Any, path: Path, *, save: bool) -> None:
+    options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    if not save:
+        weights, state = torch.load(path, map_location="cpu")
+        state_dict.set_state_dict(
+            model, optimizer, model_state_dict=weights, optim_state_dict=state, options=options
+        )
         return
-    weights, state = torch.load(path, map_location="cpu")
-    core.load_state_dict(weights)
-    training.optimizer.load_state_dict(state)
+    found = state_dict.get_state_dict(model, optimizer, options=options)
+    if not distributed.is_initialized() or distributed.get_rank() == 0:
+        torch.save(found, path)
+    if distributed.is_initialized():
+        distributed.barrier()
 
 
-def _wrapped(training: Training, leg: Leg) -> None:
-    """Give the model to DDP, which averages the gradients of the ranks."""
-    wrapped: Any = DistributedDataParallel(training.model)
-    if not leg.stock_hook:
-        wrapped.register_comm_hook(None, tree_hook)
-    training.model = wrapped
-
-
-def trained(task: Task, place: Place, leg: Leg, checkpoint: Path) -> dict[str, Any]:
+def trained(order: Order, case: tuple[str, str], leg: Leg, path: Path, tree: bool) -> Any:
     """Do the steps of a leg in this rank.
 
+    Args:
+        order: what the ranks do.
+        case: model and dtype.
+        leg: of a run.
+        path: of its checkpoint.
+        tree: whether ranks add in the tree.
+
     Returns:
-        ``digest``, of the weights at the end, and ``step_ns``, the times of the steps, of which
-        the first quarter is left out; None for fewer than ``TIMED``.
+        ``digest``, of the weights at the end; ``sent``, the bytes of a step; and ``step_ns``, the
+        times of the steps, or None for few.
     """
-    rank = distributed.get_rank() if place.backend else 0
-    training = Training(task, SEED)
-    if place.backend and leg.parts == 1:
-        _wrapped(training, leg)
-    if leg.load:
-        _checkpoint(training, checkpoint, save=False)
-    times = []
-    for batch in islice(task.batches(SEED), leg.begin, leg.end):
-        mine = batch.chunk(place.ranks)[rank].to(place.device)
-        begin = time.perf_counter_ns()
-        if leg.parts == 1:
-            training.step(mine)
+    (name, dtype), place = case, order.place
+    torch.manual_seed(SEED)
+    bare = (Llama(order.scale.size) if name == "llama" else Net()).to(place.device)
+    model, part, parts = laid_out(bare, name, leg.layout, place)
+    batches = 2 if leg.layout == "parts" else 1
+    if tree:
+        tree_layout(model, micro_batches=batches)
+    made: Any = torch.optim.AdamW if name == "llama" else torch.optim.SGD
+    options = {"lr": 1e-3} if name == "llama" else {"lr": 0.02, "momentum": 0.9}
+    optimizer = made(model.parameters(), **options)
+    if leg.stopped and leg.begin:
+        _checkpoint(model, optimizer, path, save=False)
+
+    def learn(x: torch.Tensor, y: torch.Tensor) -> None:
+        with torch.autocast(place.device, torch.bfloat16, enabled=dtype != "float32"):
+            found = model(x)
+        F.cross_entropy(found.flatten(0, -2), y.flatten()).backward()
+
+    def step(number: int) -> None:
+        x, y = (t.chunk(parts)[part].to(place.device) for t in _batch(name, number, order.scale))
+        optimizer.zero_grad()
+        if batches == 1:
+            learn(x, y)
         else:
-            group = distributed.group.WORLD if place.backend else None
-            _step_in_parts(training, mine, leg.parts, group)
+            sums = GradientTree(model.parameters())
+            for given in zip(x.chunk(batches), y.chunk(batches), strict=True):
+                learn(*given)
+                sums.add()
+            sums.finish()
+        optimizer.step()
         if place.device == "cuda":
             torch.cuda.synchronize()
+
+    times, sent = [], 0.0
+    for number in range(leg.begin, leg.end):
+        begin = time.perf_counter_ns()
+        if place.backend and number == leg.begin:
+            with Sent() as counted:
+                step(number)
+            sent = counted.bytes
+        else:
+            step(number)
         times.append(time.perf_counter_ns() - begin)
-    if leg.save and rank == 0:
-        _checkpoint(training, checkpoint, save=True)
-    if place.backend:
-        distributed.barrier()
-    timed = stored.summary(times[len(times) // 4 :]) if len(times) >= TIMED else None
-    return {"digest": _digest(training), "step_ns": timed}
+    if leg.stopped and leg.end < order.steps:
+        _checkpoint(model, optimizer, path, save=True)
+    timed = stored.summary(times[WARM:]) if len(times) > 2 * WARM else None
+    return {"digest": digest(model), "sent": sent, "step_ns": timed}
 
 
-def child(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def child(order: Order) -> Iterator[dict[str, Any]]:
     """Do the legs of a place under each library in this rank."""
-    place = Place(**{**order["place"], "legs": tuple(Leg(**x) for x in order["place"]["legs"])})
-    torch.set_num_threads(THREADS)
+    place = order.place
+    torch.set_num_threads(THREADS if place.device == "cuda" else torch.get_num_threads())
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     if place.device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    if place.backend:
+    if place.backend and not distributed.is_initialized():
         distributed.init_process_group(place.backend)
-    for name, optimizer in product(order["models"], order["optimizers"]):
-        model = MODELS[name]
-        task = replace(model.task(name), optimizer=OPTIMIZERS[optimizer](model.rate))
-        if place.device == "cuda":
-            task = on_gpu(task)
-        for library, leg in product(order["libraries"], place.legs):
-            path = Path(order["folder"], f"{name}-{optimizer}-{library}")
-            with patched(library):
-                found = trained(task, place, leg, path)
-            yield {
-                "device": place.device, "ranks": place.ranks, "backend": place.backend,
-                "run": leg.run, "parts": leg.parts, "end": leg.end, "library": library,
-                "model": name, "optimizer": optimizer, **found,
-            }  # fmt: skip
+    for library, (name, dtype), leg in product(order.libraries, order.cases, place.legs):
+        if name == "net" and "sp" in leg.layout:
+            # Images have no sequence.
+            leg = replace(leg, layout=leg.layout.replace("sp", "tp"))
+            if not leg.stopped:
+                continue
+        path = Path(order.folder, f"{name}-{dtype}-{library}")
+        with patched(library):
+            found = trained(order, (name, dtype), leg, path, library == "repro")
+        yield {
+            "device": place.device, "ranks": place.ranks, "backend": place.backend,
+            "layout": "stopped" if leg.stopped else leg.layout, "end": leg.end,
+            "library": library, "model": name, "dtype": dtype, **found,
+        }  # fmt: skip
     if place.backend:
         distributed.destroy_process_group()
 
@@ -243,90 +424,168 @@ def child(order: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # All of them ------------------------------------------------------------------------------
 
 
-def launched(place: Place, order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Start the ranks of a place, and return what they found, which must be the same.
+def _rows(each: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return the rows that all ranks have found: those of the slowest, with one digest or none.
 
-    Args:
-        place: where.
-        order: ``models``, ``optimizers``, ``libraries``, and ``folder``, which has checkpoints.
-
-    Returns:
-        a row for each leg, library, model and optimizer.
+    The bytes are those of the rank that sends most.
     """
-    with tempfile.TemporaryDirectory() as out:
-        text = json.dumps({**order, "place": asdict(place), "out": out})
-        ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={place.ranks}"]
-        what = ["-m", "benches.experiments.contract_ranks_cuda", "--here", text]
-        env = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
-        subprocess.run([sys.executable, *(ranks if place.backend else []), *what],
-                       env=env, check=True)  # fmt: skip
-        files = [Path(out, f"{rank}").read_text() for rank in range(place.ranks)]
-    each = [[json.loads(line) for line in text.splitlines()] for text in files]
     rows = []
-    for same in zip(*each, strict=True):
-        digests = {row["digest"] for row in same}
-        # The time of a step is that of the slowest rank.
+    for lines in zip(*each, strict=False):
+        same = [json.loads(line) for line in lines]
         slowest = max(same, key=lambda row: (row["step_ns"] or {"median": 0})["median"])
-        rows.append(slowest if len(digests) == 1 else {**slowest, "digest": "ranks differ"})
+        slowest = {**slowest, "sent": max(row["sent"] for row in same)}
+        one = len({row["digest"] for row in same}) == 1
+        rows.append(slowest if one else {**slowest, "digest": "ranks differ"})
     return rows
 
 
-def measured(order: dict[str, Any], chosen: Sequence[Place]) -> list[dict[str, Any]]:
-    """Run places one after the other."""
-    found = []
-    for place in chosen:
-        found += launched(place, order)
-        print(place.device, place.ranks, place.backend, "done", flush=True)
-    return found
+def launched(order: Order, row: Callable[[dict[str, Any]], None], seconds: float) -> str:
+    """Start the ranks of a place, and hand on each row as soon as all ranks have it.
 
+    Args:
+        order: of the ranks; its ``out`` is replaced.
+        row: takes a row for each library, model, dtype and leg.
+        seconds: after which the ranks are ended.
 
-def measure() -> dict[str, Any]:
-    """Return the digests of every run, and the times of its steps."""
-    gpus = torch.cuda.device_count()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
-        order = {
-            "models": list(MODELS), "optimizers": list(OPTIMIZERS), "libraries": LIBRARIES,
-            "folder": folder,
-        }  # fmt: skip
-        runs = [pool.submit(measured, order, p) for p in (places(gpus), on_cpu())]
-        rows = [row for run in runs for row in run.result()]
-    # Legs that were stopped have no weights of their own.
-    rows = [row for row in rows if row["end"] == STEPS]
-    models = {name: {"label": m.label, "steps": STEPS} for name, m in MODELS.items()}
-    return {
-        "device": gpu(), "gpus": gpus, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "models": models, "rows": rows,
+    Returns:
+        what went wrong, or nothing.
+    """
+    place, until = order.place, time.monotonic() + seconds
+    ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={place.ranks}"]
+    env = {
+        **os.environ, "OMP_WAIT_POLICY": "passive", "NCCL_NVLS_ENABLE": "0",
+        # Elastic ranks get one thread; those of the CPU get what the machine has.
+        "OMP_NUM_THREADS": str(THREADS if place.device == "cuda" else max(1, _cores() // 2)),
     }  # fmt: skip
+    with tempfile.TemporaryDirectory() as out:
+        what = ["-m", __spec__.name, "--here", json.dumps(asdict(replace(order, out=out)))]
+        said, seen = Path(out, "said"), 0
+        with said.open("w") as log:
+            run = subprocess.Popen(
+                [sys.executable, *(ranks if place.backend else []), *what],
+                env=env, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            while True:
+                ended = run.poll() is not None
+                files = [Path(out, str(rank)) for rank in range(place.ranks)]
+                whole = [f.read_text().rpartition("\n")[0] if f.exists() else "" for f in files]
+                rows = _rows([text.splitlines() for text in whole])
+                for found in rows[seen:]:
+                    row(found)
+                seen = len(rows)
+                if ended or time.monotonic() > until:
+                    break
+                time.sleep(0.2)
+            if not ended:
+                run.terminate()
+                run.wait()
+                return f"ended after {seconds:.0f} s"
+        if not run.returncode:
+            return ""
+        lines = said.read_text().splitlines()
+        # Of several ranks, what the launcher says of them comes last.
+        errors = [x for x in lines if re.search(r"Error: .", x) and "ChildFailed" not in x]
+        return errors[0] if errors else f"status {run.returncode}"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def measured(
+    order: Order, chosen: Sequence[Place], row: Callable[[dict[str, Any]], None], until: float
+) -> list[str]:
+    """Run places one after the other until a time; return what went wrong."""
+    failed = []
+    for place in chosen:
+        left = until - time.monotonic()
+        why = launched(replace(order, place=place), row, left) if left > 5 else "no time was left"
+        if why:
+            failed.append(f"{place.device}, {place.ranks} ranks, {place.backend}: {why}")
+            print(failed[-1], flush=True)
+    return failed
+
+
+def measure(store: Callable[[dict[str, Any]], None], seconds: float) -> dict[str, Any]:
+    """Return the digests of every run, the times of its steps and the bytes that it sent."""
+    from benches.experiments.cuda_digests import gpu
+
+    gpus, begin, lock = torch.cuda.device_count(), time.monotonic(), Lock()
+    with patched("repro"):
+        pass  # builds what is not built, once and not in each rank
+    scale = Scale()
+    figures: dict[str, Any] = {
+        "device": gpu(), "gpus": gpus, "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "models": {n: {"label": scale.label(n), "steps": STEPS} for n in ("llama", "net")},
+        "failed": [], "rows": [],
+    }  # fmt: skip
+
+    def row(found: dict[str, Any]) -> None:
+        if found["end"] != STEPS:
+            return  # Legs that were stopped have no weights of their own.
+        with lock:
+            figures["rows"].append(found)
+            store(figures)
+            _show(found, time.monotonic() - begin)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        chosen = places(gpus)
+        order = Order(chosen[0], "", folder)
+        on_cpu = replace(order, libraries=("repro",))
+        cpu = [Place("cpu", 1, "", (Leg("one"),))]
+        runs = [
+            pool.submit(measured, o, p, row, begin + seconds)
+            for o, p in ((order, chosen), (on_cpu, cpu))
+        ]
+        figures["failed"] = [why for run in runs for why in run.result()]
+    return figures
+
+
+def _show(row: dict[str, Any], seconds: float) -> None:
+    timed = f"{row['step_ns']['median'] / 1e6:.1f} ms" if row["step_ns"] else ""
+    print(
+        f"{seconds:.0f} s:",
+        *(row[k] for k in ("device", "ranks", "backend", "layout", "library", "model", "dtype")),
+        row["digest"][:12], timed, f"{row['sent'] / 1e6:.2f} MB", flush=True,
+    )  # fmt: skip
 
 
 def same(rows: Sequence[dict[str, Any]], library: str) -> bool:
-    """Tell whether a library's runs of each model and optimizer end with one digest."""
+    """Tell whether a library's runs of each model and dtype end with one digest."""
     ends: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         if row["library"] == library:
-            ends.setdefault((row["model"], row["optimizer"]), set()).add(row["digest"])
-    return bool(ends) and all(len(found) == 1 for found in ends.values())
+            ends.setdefault((row["model"], row["dtype"]), set()).add(row["digest"])
+    return bool(ends) and all(
+        len(found) == 1 and "ranks differ" not in found for found in ends.values()
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("contract_ranks_cuda", __doc__)
     parser.add_argument("--here", metavar="JSON", help="be a rank that does what this says")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="after which what runs is ended"
+    )
     options = parser.parse_args(arguments)
     if options.here:
-        order = json.loads(options.here)
-        with Path(order["out"], os.environ.get("RANK", "0")).open("w") as file:
+        order = _read(json.loads(options.here))
+        with Path(order.out, os.environ.get("RANK", "0")).open("w") as file:
             for row in child(order):
                 print(json.dumps(row), file=file, flush=True)
         return 0
 
-    def show(figures: dict[str, Any]) -> bool:
-        for row in figures["rows"]:
-            print(*(row[k] for k in ("device", "ranks", "backend", "run", "parts", "library",
-                                     "model", "optimizer")), row["digest"][:12])  # fmt: skip
-        return same(figures["rows"], "repro") and not same(figures["rows"], "std")
+    def store(figures: dict[str, Any]) -> None:
+        command.store("contract_ranks_cuda", options, figures)
 
-    return command.run("contract_ranks_cuda", options, measure, show)
+    def judge(figures: dict[str, Any]) -> bool:
+        rows = figures["rows"]
+        return same(rows, "repro") and not same(rows, "std") and not figures["failed"]
+
+    return command.run(
+        "contract_ranks_cuda", options, lambda: measure(store, options.seconds), judge
+    )
 
 
 if __name__ == "__main__":

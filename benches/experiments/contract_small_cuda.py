@@ -29,7 +29,14 @@ LIBRARIES: Final = ("stock", "corem", "repro")
 
 #: What was asked for: the time under a session, over stock's.
 ASKED: Final = {
-    "repro": {"training step of a small model": 1.3},
+    "repro": {
+        "training step of a small model": 1.3,
+        "the same in bfloat16": 1.4,
+        "step": 2.5,
+        "prefill": 3.0,
+        "decode": 1.2,
+        "peak memory": 1.15,
+    },
     "corem": {"step": 1.03, "prefill": 1.1, "decode": 1.05},
 }
 TURNS: Final = 4
@@ -104,6 +111,17 @@ def _session(library: str) -> Any:
     return nullcontext() if library == "stock" else patched(library)
 
 
+def _peak(call: Step, library: str) -> int:
+    """Return the most memory of tensors that a call needs, with what was there before."""
+    with _session(library):
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
 def compared(call: Step, count: int) -> dict[str, Any]:
     """Return the times of a call in ms, and those of sessions over stock's of the same turn."""
     times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
@@ -115,18 +133,27 @@ def compared(call: Step, count: int) -> dict[str, Any]:
                 else:
                     call()
                     times[library].append(_turn_ns(call, count))
-    found: dict[str, Any] = {"stock_ms": stored.summary([t / 1e6 for t in times["stock"]])}
+    found: dict[str, Any] = {
+        "stock_ms": stored.summary([t / 1e6 for t in times["stock"]]),
+        "bytes": {library: _peak(call, library) for library in LIBRARIES},
+    }
     for library in LIBRARIES[1:]:
         pairs = zip(times[library], times["stock"], strict=True)
         found[library] = stored.summary([ours / theirs for ours, theirs in pairs])
     return found
 
 
-def small(name: str) -> dict[str, Any]:
-    """Return the row of a small model's training step."""
+def small(name: str, *, narrow: bool) -> dict[str, Any]:
+    """Return the row of a small model's training step, in float32 or autocast to bfloat16."""
     torch.manual_seed(0)
-    step = SMALL[name]()
-    row = {"model": name, "what": "training step", **compared(step, 5)}
+    plain = SMALL[name]()
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=narrow):
+            plain()
+
+    what = "training step, autocast to bfloat16" if narrow else "training step"
+    row = {"model": name, "what": what, **compared(step, 5)}
     before = tapes().played()
     with patched("repro"):
         step()
@@ -169,9 +196,10 @@ def language() -> Iterator[dict[str, Any]]:
 def rows(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield a row for each model, or for those that are named."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    yield from (small(name) for name in SMALL if not names or name in names)
     if not names or LANGUAGE in names:
         yield from language()
+    chosen = [name for name in SMALL if not names or name in names]
+    yield from (small(name, narrow=narrow) for narrow in (False, True) for name in chosen)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact products in bfloat16 under repro against stock's on CUDA, in one interleaved run.
+"""Exact products and attention in bfloat16 under repro against stock's on CUDA, in turns.
 
     python -m benches.experiments.exact_products_cuda [--store FILE]
 
 Replays of CUDA graphs, timed by CUDA events, take turns in random order. ``NT`` is the layout of a
 linear layer, ``NN`` that of the gradient of its input, ``TN`` that of its weight. Sizes are those
 of square matrices, of layers of a language model of 1 B parameters, and of decoding, where a graph
-goes through as many weights as the cache of a GPU does not hold.
+goes through as many weights as the cache of a GPU does not hold. Attention is causal, of 32 heads
+of 64 numbers, of which 8 have keys and values of their own, forward alone and with its gradients.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch.nn import functional as F
 
 from benches import stored
 from benches.experiments import command
@@ -22,6 +25,7 @@ from benches.experiments.cuda_digests import gpu
 from benches.experiments.cuda_speed import events
 from pytest_udftorch import patched
 
+LIBRARIES: Final = ("std", "repro")
 LAYOUTS: Final = ("NT", "NN", "TN")
 
 #: Rows, terms and columns.
@@ -31,6 +35,11 @@ DECODING: Final = ((1, 4096, 4096), (8, 4096, 4096), (16, 2048, 8192))
 
 #: Weights that a graph of decoding goes through.
 WEIGHTS: Final = 10
+
+#: Lengths of sequences, of so many samples each.
+LENGTHS: Final = (512, 2048, 8192)
+SAMPLES: Final = {512: 8, 2048: 4, 8192: 1}
+HEADS, SHARED, SIZE = 32, 8, 64
 
 Tensor = torch.Tensor
 
@@ -42,16 +51,15 @@ def made(rows: int, columns: int, across: bool) -> Tensor:
     return x.t() if across else x
 
 
-def graph(library: str, x: Tensor, weights: list[Tensor]) -> torch.cuda.CUDAGraph:
-    """Return a graph of products under a library."""
+def captured(library: str, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Return a graph of a call under a library, which is called before."""
     with patched(library):
         for _ in range(2):
-            x @ weights[0]
+            call()
         torch.cuda.synchronize()
         found = torch.cuda.CUDAGraph()
         with torch.cuda.graph(found):
-            for weight in weights:
-                x @ weight
+            call()
     return found
 
 
@@ -59,13 +67,50 @@ def measured(m: int, k: int, n: int, layout: str, count: int, rounds: int) -> di
     """Return how long one product takes under both libraries, and stock's time over repro's."""
     x = made(m, k, layout[0] == "T")
     weights = [made(k, n, layout[1] == "T") for _ in range(count)]
-    graphs = {library: graph(library, x, weights) for library in ("std", "repro")}
+    graphs = {n: captured(n, lambda: [x @ weight for weight in weights]) for n in LIBRARIES}
     times = events({name: g.replay for name, g in graphs.items()}, rounds, flush=False)
     ratio = [a / b for a, b in zip(times["std"], times["repro"], strict=True)]
     return {
         "m": m, "k": k, "n": n, "layout": layout, "std_over_repro": stored.summary(ratio),
         "ns": {name: stored.summary([t / count for t in of]) for name, of in times.items()},
     }  # fmt: skip
+
+
+def attention(length: int, rounds: int) -> dict[str, Any]:
+    """Return how long attention takes under both libraries, and stock's time over repro's."""
+    q, k, v = (
+        torch.randn(
+            SAMPLES[length], length, heads, SIZE, device="cuda", dtype=torch.bfloat16
+        ).transpose(1, 2).requires_grad_()
+        for heads in (HEADS, SHARED, SHARED)
+    )  # fmt: skip
+    grad = torch.randn_like(q)
+
+    def forward() -> None:
+        with torch.no_grad():
+            F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    def both() -> None:
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        torch.autograd.grad(y, (q, k, v), grad)
+
+    found: dict[str, Any] = {"length": length, "samples": SAMPLES[length]}
+    for what, call in (("forward", forward), ("with gradients", both)):
+        graphs, most = {}, {}
+        for library in LIBRARIES:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            graphs[library] = captured(library, call)
+            most[library] = torch.cuda.max_memory_allocated() - before
+        times = events({name: g.replay for name, g in graphs.items()}, rounds, flush=False)
+        ratio = [a / b for a, b in zip(times["std"], times["repro"], strict=True)]
+        found[what] = {
+            "std_over_repro": stored.summary(ratio),
+            "ns": {name: stored.summary(of) for name, of in times.items()},
+            "bytes": most,
+        }
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,13 +120,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     cases = [(*shape, layout, 1) for shape in LARGE for layout in LAYOUTS]
     cases += [(*shape, "NT", WEIGHTS) for shape in DECODING]
-    rows = []
-    for case in cases:
-        rows.append(measured(*case, options.rounds))
-        print(case, f"{rows[-1]['std_over_repro']['median']:.2f} of stock's speed", flush=True)
+    figures: dict[str, Any] = {"device": gpu(), "shapes": [], "attention": []}
+
+    def add(to: str, row: dict[str, Any], said: str) -> None:
+        figures[to].append(row)
+        print(f"{said} of stock's speed", flush=True)
         torch.cuda.empty_cache()
-        # After each shape, so that an interrupted run keeps its results.
-        command.store("exact_products_cuda", options, {"device": gpu(), "shapes": rows})
+        # After each row, so that an interrupted run keeps its results.
+        command.store("exact_products_cuda", options, figures)
+
+    for length in LENGTHS:
+        row = attention(length, options.rounds)
+        ways = ("forward", "with gradients")
+        both = ", ".join(f"{w} {row[w]['std_over_repro']['median']:.2f}" for w in ways)
+        add("attention", row, f"attention over {length}: {both}")
+    for case in cases:
+        row = measured(*case, options.rounds)
+        add("shapes", row, f"{case} {row['std_over_repro']['median']:.2f}")
     return 0
 
 

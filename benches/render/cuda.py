@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from benches.certified import composite_digest
 from benches.experiments.cuda_asked import ASKED
@@ -265,7 +265,79 @@ def contract(documents: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*records(order), "", *models, "", *records(times), "", said, *sources, ""])
 
 
+#: A layout of the experiment, in words.
+_LAYOUTS: Final = {
+    "one": "",
+    "parts": "2 micro-batches",
+    "ddp": "data parallel",
+    "fsdp": "FSDP2",
+    "tp": "tensor parallel",
+    "sp": "tensor and sequence parallel",
+    "fsdp+tp": "FSDP2, tensor parallel",
+    "fsdp+sp": "FSDP2, tensor and sequence parallel",
+    "stopped": "goes on from checkpoints: FSDP2, then sequence parallel, then 1 GPU",
+}
+
+
 def _place(row: dict[str, Any]) -> dict[str, str]:
+    """Return the cells that say where a run was, and how."""
+    where = "1 GPU" if row["device"] == "cuda" else "CPU"
+    if row["ranks"] > 1:
+        where = f"{row['ranks']} ranks, {row['backend']}"
+    return {"where": where, "layout": _LAYOUTS[row["layout"]]}
+
+
+def ranks(document: dict[str, Any]) -> str:
+    """Return the digests of weights in each layout of ranks, the times of steps, and bytes."""
+    if "layout" not in document["rows"][0]:
+        return _ranks_before(document)
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in document["rows"]:
+        place = _place(row)
+        key = (row["library"], *place.values())
+        cells = found.setdefault(key, {"library": row["library"], **place})
+        cells[f"{row['model']}, {row['dtype']}"] = f"`{row['digest'][:12]}`"
+    columns = {name: "" for cells in found.values() for name in cells}
+    order = [{**columns, **cells} for cells in found.values()]
+    order.sort(key=lambda cells: cells["library"], reverse=True)
+    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
+    said = (
+        f"The first twelve digits of SHA-256, the same on every rank. {document['gpus']} GPUs, "
+        f"NCCL {document['nccl']}; ranks over gloo share them."
+    )
+    failed = [f"- not measured: {why}" for why in document["failed"]]
+    lines = [*records(order), "", *models, *failed, "", *_costs(document), "", said]
+    return "\n".join([*lines, "", source(document), ""])
+
+
+def _costs(document: dict[str, Any]) -> list[str]:
+    """Return a table of the steps' times, and of what a rank sends in one, beside stock's."""
+    both: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for row in document["rows"]:
+        if row["step_ns"] and row["layout"] != "stopped":
+            key = (row["model"], row["dtype"], *_place(row).values())
+            both.setdefault(key, {})[row["library"]] = row
+    rows = []
+    for (model, dtype, where, layout), of in both.items():
+        if {"repro", "std"} - of.keys():
+            continue
+        ours, stock = (of[n]["step_ns"]["median"] / 1e6 for n in ("repro", "std"))
+        sent, least = (of[n]["sent"] / 1e6 for n in ("repro", "std"))
+        rows.append(
+            {
+                "model": f"{model}, {dtype}",
+                "where": where,
+                "layout": layout,
+                "step, ms": f"{ours:.1f}",
+                "over stock's": f"{ours / stock:.2f}",
+                "sent by a rank, MB": f"{sent:.1f}" if sent else "",
+                "by stock": f"{least:.1f}" if least else "",
+            }
+        )
+    return records(rows)
+
+
+def _place_before(row: dict[str, Any]) -> dict[str, str]:
     """Return the cells that say where a run was."""
     one = "1 GPU" if row["device"] == "cuda" else "CPU"
     many = f"{row['ranks']} ranks, {row['backend']}, {'GPUs' if one == '1 GPU' else 'CPU'}"
@@ -278,12 +350,12 @@ def _place(row: dict[str, Any]) -> dict[str, str]:
     return {"where": where, "how": what}
 
 
-def ranks(document: dict[str, Any]) -> str:
+def _ranks_before(document: dict[str, Any]) -> str:
     """Return the digests of weights on one GPU, several, and in micro-batches."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     times: dict[tuple[str, ...], dict[str, str]] = {}
     for row in document["rows"]:
-        place = _place(row)
+        place = _place_before(row)
         key = (row["library"], *place.values())
         cells = found.setdefault(key, {"library": row["library"], **place})
         cells[f"{row['model']}, {row['optimizer']}"] = f"`{row['digest'][:12]}`"

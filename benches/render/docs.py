@@ -1250,7 +1250,23 @@ def exact_products_cuda(results: Results) -> str:
         "both factors are made in each. In brackets the middle half."
     )
     head = ["m × k × n", "layout", "stock, µs", "repro, µs", "stock's time over repro's"]
-    return _with_source([*table(head, rows), "", said], document)
+    attended = []
+    for r in document["attention"]:
+        for what in ("forward", "with gradients"):
+            ns, most = r[what]["ns"], r[what]["bytes"]
+            attended.append((
+                f"{r['samples']} × {r['length']:,}", what,
+                *(f"{ns[library]['median'] / 1e3:,.0f}" for library in ("std", "repro")),
+                _share_of_speed(r[what]["std_over_repro"]),
+                *(f"{most[library] / 1e6:,.0f}" for library in ("std", "repro")),
+            ))  # fmt: skip
+    of = (
+        "Causal attention of 32 heads of 64 numbers, which share keys and values by four, likewise."
+    )
+    columns = ["samples × length", "", *head[2:], "stock, MB", "repro, MB"]
+    return _with_source(
+        [*table(head, rows), "", said, "", *table(columns, attended), "", of], document
+    )
 
 
 def contract_digests_cuda(results: Results) -> str:
@@ -1374,22 +1390,27 @@ def contract_small_cuda(results: Results) -> str:
             f"{found['median']:.2f} ({found['lower_quartile']:.2f} to "
             f"{found['upper_quartile']:.2f})"
         )
-        kind = row["what"] if row["what"] in asked[library] else f"{row['what']} of a small model"
-        limit = asked[library].get(kind)
+        small = {
+            "training step": "training step of a small model",
+            "training step, autocast to bfloat16": "the same in bfloat16",
+        }
+        limit = asked[library].get(small.get(row["what"], row["what"]))
         return shown if limit is None else f"{shown}, asked {limit:g}"
 
     rows = [
         (row["model"], row["what"], f"{row['stock_ms']['median']:.1f}",
-         *(over_stock(row, library) for library in ("corem", "repro")))
+         *(over_stock(row, library) for library in ("corem", "repro")),
+         f"{row['bytes']['repro'] / row['bytes']['stock']:.2f}")
         for row in document["rows"]
     ]  # fmt: skip
     said = (
         f"The time of stock is 1: medians of {document['turns']} turns, and in brackets their "
-        "middle half. The small models train on two samples in float32. The Llama has bfloat16, "
+        "middle half. The last column has repro's peak memory over stock's. The small models train "
+        "on two samples. The Llama has bfloat16, "
         f"batch {document['batch']} of {document['length']} tokens; *decode* is "
         f"{document['tokens']} tokens with a cache."
     )
-    head = ["model", "what", "stock, ms", "corem", "repro"]
+    head = ["model", "what", "stock, ms", "corem", "repro", "memory"]
     return "\n".join([*table(head, rows), "", said, "", _source(document), ""])
 
 

@@ -116,7 +116,7 @@ def _difference(options: argparse.Namespace, a: str, b: str) -> int:
         from pytest_udftorch.diagnose.diff.drawing import save_difference_page
 
         save_difference_page(found, options.page)
-    if options.reproducer and not found.equal:
+    if options.reproducer and found.findings:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED
 

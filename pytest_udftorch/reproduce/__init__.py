@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.reproduce.order.tree import SummationTree as SummationTree
     from pytest_udftorch.swap.contract.outside import Outside as Outside
     from pytest_udftorch.swap.contract.outside import within_contract as within_contract
+    from pytest_udftorch.swap.contract.ranks import tree_layout as tree_layout
     from pytest_udftorch.swap.contract.replicas import GradientTree as GradientTree
     from pytest_udftorch.swap.contract.replicas import tree_hook as tree_hook
 else:
@@ -35,6 +36,7 @@ else:
             "reproduce.order.masking": ["summation_tree"],
             "reproduce.order.tree": ["SummationTree"],
             "swap.contract.outside": ["Outside", "within_contract"],
+            "swap.contract.ranks": ["tree_layout"],
             "swap.contract.replicas": ["GradientTree", "tree_hook"],
         },
     )

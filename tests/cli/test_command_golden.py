@@ -5,6 +5,7 @@
 the difference before you commit it.
 """
 
+import json
 import os
 import re
 import signal
@@ -123,7 +124,7 @@ def test_the_help_lists_every_verb_once_but_for_housekeeping(say):
 # The ends of a command -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["libraries", "doctor", "setup cache"])
+@pytest.mark.parametrize("verb", ["libraries", "setup cache"])
 def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(verb):
     """The output is longer than what a pipe holds, or the reader is gone before it is written."""
     reader, writer = os.pipe()
@@ -136,7 +137,13 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(verb):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("verb", ["bench corem exp --runs=100000", "verify corem exp --workers=0"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param("bench corem exp --runs=100000", marks=pytest.mark.slow),
+        "verify corem exp --workers=0",
+    ],
+)
 def test_ctrl_c_ends_a_verb_quietly(verb, tmp_path):
     """Both say how far they are once they work, and would work for minutes."""
     words = [*verb.split(), *([f"--out={tmp_path}"] if "verify" in verb else [])]
@@ -231,43 +238,51 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("diff --b cpu model.py:mak", "model.py has no function 'mak'. Name one that returns the"),
-        ("diff --b cpu model.py:mak", "Did you mean 'make'?"),
-        ("diff --b cpu bad.py:make", "bad.py, line 2 is not valid Python (invalid syntax): def f"),
-        ("diff --b cpu bad.py", "bad.py, line 2 is not valid Python"),
-        ("diff --b cpu none.py", "There is no script none.py to run."),
-        ("diff script.py none.py", "There is no script none.py to run."),
-        ("diff --b library=corm model.py:make", "No UDF library is called 'corm'."),
-        ("diff --b eagre model.py:make", "A side cannot be 'eagre'. Did you mean 'eager'?"),
-        ("diff --b cpu script.py --epochs 3", "write -- before it: script.py -- --epochs ..."),
-        ("diff --b cpu script.py 3", "write -- before it: script.py -- 3 ..."),
-        ("diff --b cpu model.py:make 3", "is a function, which takes no arguments, and 3 is no"),
-        ("diff --origin nan script.py model.py:make", "--origin looks at one run."),
-        ("record --out out script.py model.py:make", "model.py:make is not for udftorch"),
-        ("sensitivity --on cud model.py:make", "A side cannot be 'cud'. Did you mean 'cuda'"),
-        ("coverage model.py:mak", "Did you mean 'make'?"),
-        ("blame --b corem model.py:mak", "Did you mean 'make'?"),
-        ("blame --b corm model.py:make", "No UDF library is called 'corm'."),
-        ("tolerance --within 1 model.py:mak", "Did you mean 'make'?"),
-        ("tolerance --within 1 --ladder corm,corem model.py:make", "No UDF library is called"),
-    ],
-)
-def test_a_mistake_that_the_source_shows_is_told_before_torch_is_imported(words, says, tmp_path):
+#: The words of a command, and what it says.
+OF_SOURCES = [
+    ("diff --b cpu model.py:mak", "model.py has no function 'mak'. Name one that returns the"),
+    ("diff --b cpu model.py:mak", "Did you mean 'make'?"),
+    ("diff --b cpu bad.py:make", "bad.py, line 2 is not valid Python (invalid syntax): def f"),
+    ("diff --b cpu bad.py", "bad.py, line 2 is not valid Python"),
+    ("diff --b cpu none.py", "There is no script none.py to run."),
+    ("diff script.py none.py", "There is no script none.py to run."),
+    ("diff --b library=corm model.py:make", "No UDF library is called 'corm'."),
+    ("diff --b eagre model.py:make", "A side cannot be 'eagre'. Did you mean 'eager'?"),
+    ("diff --b cpu script.py --epochs 3", "write -- before it: script.py -- --epochs ..."),
+    ("diff --b cpu script.py 3", "write -- before it: script.py -- 3 ..."),
+    ("diff --b cpu model.py:make 3", "is a function, which takes no arguments, and 3 is no"),
+    ("diff --origin nan script.py model.py:make", "--origin looks at one run."),
+    ("record --out out script.py model.py:make", "model.py:make is not for udftorch"),
+    ("sensitivity --on cud model.py:make", "A side cannot be 'cud'. Did you mean 'cuda'"),
+    ("coverage model.py:mak", "Did you mean 'make'?"),
+    ("blame --b corem model.py:mak", "Did you mean 'make'?"),
+    ("blame --b corm model.py:make", "No UDF library is called 'corm'."),
+    ("tolerance --within 1 model.py:mak", "Did you mean 'make'?"),
+    ("tolerance --within 1 --ladder corm,corem model.py:make", "No UDF library is called"),
+]
+
+
+def test_a_mistake_that_the_source_shows_is_told_before_torch_is_imported(tmp_path):
     for name, text in SOURCES.items():
         (tmp_path / name).write_text(text)
     code = (
-        "import sys; from pytest_udftorch import cli; status = cli.main(sys.argv[1:]); "
-        "sys.exit(99 if 'torch' in sys.modules else status)"
+        "import json, sys; from pytest_udftorch import cli\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    status = cli.main(words.split())\n"
+        "    torch = 'torch' in sys.modules\n"
+        "    print('END', json.dumps([words, status, torch]), file=sys.stderr, flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *words.split()],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code, json.dumps([words for words, _ in OF_SOURCES])],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (cli.MISUSE, "")
-    assert says in done.stderr
+    assert done.stdout == ""
+    *parts, rest = re.split(r"^END (.*)\n", done.stderr, flags=re.M)
+    assert rest == ""
+    found = dict(zip(OF_SOURCES, zip(parts[::2], parts[1::2], strict=True), strict=True))
+    for (words, says), (said, end) in found.items():
+        assert json.loads(end) == [words, cli.MISUSE, False]
+        assert says in said, words
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pytest_udftorch import cli, patched
 from pytest_udftorch.diagnose import smallest_cause
 from pytest_udftorch.diagnose.runs.switch import Unit
 from pytest_udftorch.errors import DiagnosisError, JournalError, UnknownLibraryError, VerifyError
+from pytest_udftorch.swap.toolchain.progress import Progress
 
 #: exp and tanh in two layers each, one of them in the backward pass as well.
 LAYERS = (nn.Softmax(-1), nn.Tanh(), nn.Softmax(-1), nn.Tanh())
@@ -63,6 +64,22 @@ def test_a_set_that_has_to_be_swapped_together_is_found():
     assert len(found.causes) == 1
     assert found.proved
     assert "with any fewer, the difference is gone" in found.text()
+
+
+def test_a_search_counts_its_runs():
+    texts = []
+
+    def counted():
+        texts.append(shown.text)
+        return X.exp(), X.tanh()
+
+    with Progress("blaming", 0) as shown:
+        found = smallest_cause("std", "udfs/canary", counted)
+    said = list(dict.fromkeys(texts))  # one run may call it several times
+    assert said[:5] == [f"blaming, run {n} of 5 before the trials" for n in range(1, 6)]
+    trials = [re.fullmatch(r"blaming, trial (\d+), (\d) of 2 units from b", s) for s in said[5:]]
+    assert [int(trial[1]) for trial in trials] == list(range(1, found.trials + 1))
+    assert {int(trial[2]) for trial in trials} == {0, 1, 2}
 
 
 def test_independent_causes_are_named_one_after_the_other():

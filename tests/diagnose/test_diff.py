@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -552,9 +553,9 @@ def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, monkey
     assert cli.main(["diff", "a.py:make", "a.py:make", "--b", "threads=1"]) == 0, "the control"
     assert cli.main(["diff", "a_script.py", "b_script.py", "--", "0.5"]) == cli.FAILED
     assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
-    # Each side in a process of its own gets what that side runs.
-    sides = ["--a", "capability=avx2", "--b", "capability=avx2"]
-    assert cli.main(["diff", "a.py:make", "b.py:make", *sides]) == cli.FAILED
+    # A side in a process of its own gets what that side runs.
+    elsewhere = ["--b", "capability=avx2"]
+    assert cli.main(["diff", "a.py:make", "b.py:make", *elsewhere]) == cli.FAILED
     assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
 
 
@@ -583,6 +584,14 @@ def found_with(*kinds, more=False, results=None, **fields):
     ("found", "says"),
     [
         (found_with(), "Equal: a and b give the same bits."),
+        (
+            found_with(unread=("a tensor of [3], float32, the result y",)),
+            "Not known to be equal: one tensor could not be read, and what was read has the same",
+        ),
+        (
+            found_with(("operator", True), unread=("x", "y")),
+            "Ordinary rounding: one cause, aten::exp in net; 2 tensors could not be read.",
+        ),
         (
             found_with(("operator", True), results={"output": 3e-7}),
             "Ordinary rounding: one cause, aten::exp in net; the results differ by 3e-07 of their "
@@ -620,6 +629,7 @@ def test_the_verdict_comes_first_and_the_rest_agrees(found, says):
     if not found.equal:
         assert found.text().startswith(found.verdict())
     assert ("further causes" in found.text()) == (found.more and "inputs" not in found.first.kind)
+    assert all(f"Not read: {one}." in found.text() for one in found.unread)
 
 
 def test_who_is_nearer_says_by_what_where_the_worst_element_says_otherwise():
@@ -795,3 +805,51 @@ def test_a_tensor_that_is_read_and_overwritten_is_an_input():
     found = first_difference(step(0.0), step(1.0))
     assert found.first.operator == "aten::add.Tensor"
     assert found.first.proof.same_end
+
+
+class Hidden(torch.Tensor):
+    """Keeps its numbers to itself."""
+
+    @staticmethod
+    def __new__(cls, inside):
+        return torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype)
+
+    def __init__(self, inside):
+        self._inside = inside
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        own = [a._inside if isinstance(a, Hidden) else a for a in args]
+        return Hidden(func(*own, **(kwargs or {})))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_what_could_not_be_read_is_not_called_equal(model, inputs, tmp_path, monkeypatch, capsys):
+    found = first_difference(lambda: Hidden(torch.ones(3)) * 2, lambda: Hidden(torch.ones(3)) * 2)
+    assert not found.equal
+    assert not found.findings
+    assert not found.explained
+    assert found.unread == (
+        "a tensor of [3], float32 that aten::mul.Tensor in no module gets",
+        "a tensor of [3], float32 that aten::mul.Tensor in no module gives",
+        "a tensor of [3], float32, the result output",
+    )
+    assert found.document()["unread"] == list(found.unread)
+    monkeypatch.chdir(tmp_path)
+    lines = [inspect.getsource(Hidden), "def make():", "    x = Hidden(torch.ones(3))"]
+    text = "\n".join(["import torch", *lines, "    return lambda: x * 2", ""])
+    Path("hidden.py").write_text(text)
+    for status in ([], ["--rounding"]):
+        arguments = ["diff", "--b", "threads=1", *status, "--reproducer", "r", "hidden.py:make"]
+        assert cli.main(arguments) == 1
+        said = capsys.readouterr().out
+        assert said.startswith("Not known to be equal: 3 tensors could not be read")
+        assert "Not read: a tensor of [3], float32, the result output." in said
+    # Nobody misses numbers that are not there, and complex halves can be read.
+    meta = lambda: torch.ones(3, device="meta") * 2  # noqa: E731
+    assert first_difference(meta, meta.__call__).equal
+    half = torch.complex(inputs, inputs).to(torch.complex32)
+    assert first_difference(lambda: half + 1, lambda: half + 1.0).equal
+    other = first_difference(lambda: half + 1, lambda: half + 1.001)
+    assert not other.equal
+    assert not other.unread

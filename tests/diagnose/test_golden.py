@@ -112,8 +112,12 @@ def test_what_cannot_be_stored_says_why(tmp_path):
     weight, counted = torch.ones(3), itertools.count()
     for computation, inputs, reason in (
         (lambda: None, (), "returned no numbers"),
-        (lambda x: x @ weight, torch.ones(2, 3), "does not run in float64"),
-        (lambda x: x.float(), torch.ones(3), "converts to another precision"),
+        (lambda x: {torch.float32: x}[x.dtype], torch.ones(3), "does not run in float64"),
+        (
+            lambda x: x * (x.view(torch.uint8)[..., -1:] < 128),
+            torch.ones(3),
+            "leaves float64: aten",
+        ),
         (lambda x: x + next(counted), torch.ones(3), "different results when it is run again"),
         (lambda x: x + 0.1 * (x.dtype != torch.float64), torch.ones(3), "farther from the float64"),
         (torch.fft.fft, torch.ones(3), "real and imaginary"),
@@ -122,6 +126,10 @@ def test_what_cannot_be_stored_says_why(tmp_path):
             store_golden(path, computation, inputs)
     assert not path.exists()
     store_golden(path, lambda x: x @ weight, torch.ones(2, 3), truth=lambda x: x @ weight.double())
+    plain = path.read_text()
+    # Casts and tensors of float32 compute in float64.
+    store_golden(path, lambda x: (x.float() @ weight).to(x.dtype), torch.ones(2, 3))
+    assert path.read_text() == plain
     (tmp_path / "file").touch()
     with pytest.raises(GoldenError, match="Cannot write"):
         store_golden(tmp_path / "file" / "none.json", torch.sin, torch.ones(3))

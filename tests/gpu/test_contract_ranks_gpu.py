@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library repro on several GPUs: ranks and micro-batches end with the weights of one GPU."""
+"""The library repro on several GPUs: every layout of ranks ends with the weights of one GPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
-pytest.importorskip("mlxtend")
 
 GPUS = torch.cuda.device_count()
 
@@ -22,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not GPUS, reason="torch sees no CUDA device"),
 ]
 
-STEPS = 4
+STEPS = 3
+CASES = (("llama", "float32"), ("llama", "bfloat16"), ("net", "float32"))
 
 
 @pytest.fixture(scope="module")
@@ -30,38 +32,42 @@ def rows(tmp_path_factory):
     """Return what short runs of the bench found, on the GPUs and on one CPU rank."""
     from benches.experiments import contract_ranks_cuda as bench
 
-    order = {
-        "models": ["lenet", "gpt"], "optimizers": ["SGD"], "libraries": ["std", "repro"],
-        "folder": str(tmp_path_factory.mktemp("ranks")),
-    }  # fmt: skip
-    chosen = [*bench.places(GPUS, STEPS), bench.on_cpu(STEPS)[0]]
-    found = bench.measured(order, chosen)
+    cpu = bench.Place("cpu", 1, "", (bench.Leg("one", end=STEPS),))
+    folder = str(tmp_path_factory.mktemp("ranks"))
+    # Four ranks have 512 rows each, which is a chunk in bfloat16.
+    scale = replace(bench.TINY, batch=32)
+    order = bench.Order(cpu, "", folder, CASES, scale=scale, steps=STEPS)
+    found: list[dict] = []
+    chosen = [*bench.places(GPUS, STEPS), cpu]
+    failed = bench.measured(order, chosen, found.append, time.monotonic() + 600)
+    assert not failed
     return [row for row in found if row["end"] == STEPS]
 
 
 def digests(rows, library, **wanted):
     return {
-        row["model"]: row["digest"]
+        (row["model"], row["dtype"]): row["digest"]
         for row in rows
         if row["library"] == library and all(row[k] == v for k, v in wanted.items())
     }
 
 
-def test_every_run_ends_with_the_weights_of_one_gpu(rows):
-    one = digests(rows, "repro", device="cuda", ranks=1, run="whole")
-    assert len(set(one.values())) == len(one) == 2
-    assert {row["run"] for row in rows} >= {"whole", "parts", "stopped"}
+def test_every_layout_ends_with_the_weights_of_one_gpu(rows):
+    one = digests(rows, "repro", device="cuda", layout="one")
+    assert one.keys() == set(CASES)
+    layouts = {row["layout"] for row in rows}
+    assert layouts >= {"one", "parts", "ddp", "fsdp", "tp", "sp", "fsdp+tp", "fsdp+sp", "stopped"}
     for row in rows:
-        if row["library"] == "repro" and row["run"] != "torch's all-reduce":
-            assert row["digest"] == one[row["model"]], row
+        if row["library"] == "repro":
+            assert row["digest"] == one[row["model"], row["dtype"]], row
 
 
 def test_stock_ends_with_others(rows):
-    """The control: the hook and the micro-batches alone do not do it."""
-    one = digests(rows, "std", device="cuda", ranks=1, run="whole")
-    for wanted in ({"device": "cpu"}, {"ranks": 4}, {"run": "parts", "parts": 4}):
+    """The control: the layouts alone do not do it."""
+    one = digests(rows, "std", device="cuda", layout="one")
+    for wanted in ({"device": "cpu"}, {"layout": "tp"}, {"layout": "parts"}):
         other = digests(rows, "std", **wanted)
-        assert all(other[name] != one[name] for name in one), wanted
+        assert all(other[case] != one[case] for case in one), wanted
 
 
 @pytest.mark.skipif(GPUS < 2, reason="NCCL between ranks needs two GPUs or more")
@@ -73,7 +79,8 @@ def test_the_pages_script_gives_one_digest_over_nccl(tmp_path):
     said = []
     for device, how in (("cpu", []), ("cuda", []), ("cuda", torchrun)):
         run = subprocess.run(
-            [sys.executable, *how, str(script)], env={**os.environ, "DEVICE": device},
+            [sys.executable, *how, str(script)],
+            env={**os.environ, "DEVICE": device, "NCCL_NVLS_ENABLE": "0"},
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stdout + run.stderr

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from pytest_udftorch import patched
 from pytest_udftorch.swap.contract import cuda_exact, launches
 from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.overrides.tape import tapes
 from tests.reproduce.test_contract_exact import factors, same
 from tests.reproduce.test_exact_operators import calls
 
@@ -74,6 +75,17 @@ def test_hopper_has_its_own_kernel():
     plan = cuda_exact.planned(4096, 4096, 4096, 1, device, "int8", 512, (torch.bfloat16, None))
     hopper = torch.cuda.get_device_capability()[0] == 9 and launches.gluon() is not None
     assert plan.launch.name == ("tiled_products" if hopper else "exact_products")
+
+
+def test_large_products_are_played():
+    """A tape makes the maps of the digits' memory anew, which lies elsewhere at each call."""
+    torch.manual_seed(0)
+    given = [(torch.randn(640, 700).bfloat16(), torch.randn(700, 512).bfloat16()) for _ in range(5)]
+    with patched("repro"):
+        for n, (a, b) in enumerate(given):
+            before = tapes().played()
+            assert same((a.cuda() @ b.cuda()).cpu(), a @ b)
+            assert tapes().played() - before == (n > 1), tapes().refusals()
 
 
 def test_shorter_chunks_show(monkeypatch):

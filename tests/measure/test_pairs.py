@@ -378,6 +378,28 @@ def test_each_output_is_compared_on_its_own(images, own_executor):
     assert not pair.members[wrong].agrees
 
 
+def test_the_reference_of_a_model_that_names_float32_is_float64(own_executor):
+    x = torch.linspace(0, 60, 64)
+    near = own_executor("near", lambda model, _: lambda x: model.double()(x.double()).float())
+    pair = pairs.model_pair(Casts().eval(), x, near)
+    assert pair.left == ""
+    assert pair.wanted[0].dtype == torch.float64
+    assert torch.equal(pair.wanted[0], torch.cos(x.double() * torch.tensor(1.7).double()))
+    assert pair.exact[0].distance > 1e-7  # eager is no truth
+    assert "no truth" not in pair.text()
+
+
+def test_a_reference_that_leaves_float64_is_no_truth(own_executor):
+    x = torch.linspace(-1, 1, 64)
+    wrong = own_executor("wrong", lambda model, _: lambda x: model(x) * 1.5)
+    pair = pairs.model_pair(ReadsBits().eval(), x, wrong)
+    assert pair.left == "aten::view.dtype leaves float64"
+    assert "There is no truth, so no distance is an error: in the reference, aten" in pair.text()
+    assert pair.document()["no_truth"] == pair.left
+    with pytest.raises(errors.DisagreementError, match="There is no truth"):
+        pair.check()
+
+
 def test_integers_are_compared_with_the_eager_ones(own_executor):
     """Near a tie float64 decides otherwise; what is wrong is still found."""
 
@@ -478,10 +500,26 @@ def test_model_is_left_as_it_was(tiny, images):
 
 
 class Written(nn.Module):
-    """Writes a dtype out, so that it runs in no other."""
+    """Writes a dtype out, and refuses all others."""
 
     def forward(self, x):
-        return x @ torch.ones(8, 2, dtype=torch.float32)
+        if x.dtype != torch.float32:
+            raise TypeError("float32 alone, please")
+        return x @ torch.ones(8, 2)
+
+
+class Casts(nn.Module):
+    """Computes in float32 whatever it gets."""
+
+    def forward(self, x):
+        return torch.cos(x.float() * torch.tensor(1.7, dtype=torch.float32))
+
+
+class ReadsBits(nn.Module):
+    """Keeps the negative numbers, by their sign bits."""
+
+    def forward(self, x):
+        return x * (x.view(torch.uint8).reshape(*x.shape, -1)[..., -1] >= 128)
 
 
 @dataclasses.dataclass

@@ -138,8 +138,20 @@ FASTER = {"original": 1000, "simplified": 900, "rewritten": 800}
 SLOWER = {"original": 1000, "simplified": 1100, "rewritten": 1200}
 
 
-@pytest.mark.parametrize("costs", [FASTER, SLOWER], ids=["faster", "slower"])
-@pytest.mark.parametrize("backend", ["udf_taso", "udf_fusion", *LATER])
+@pytest.mark.parametrize(
+    ("backend", "costs"),
+    [
+        pytest.param("udf_taso", FASTER, id="udf_taso-faster"),
+        pytest.param("udf_taso", SLOWER, id="udf_taso-slower", marks=pytest.mark.slow),
+        pytest.param("udf_fusion", FASTER, id="udf_fusion-faster"),
+        pytest.param("udf_fusion", SLOWER, id="udf_fusion-slower"),
+        *(
+            pytest.param(one.values[0], costs, id=f"{one.values[0]}-{name}", marks=one.marks)
+            for one in LATER
+            for name, costs in (("faster", FASTER), ("slower", SLOWER))
+        ),
+    ],
+)
 def test_nothing_is_kept_that_was_not_measured_to_be_faster(backend, costs, quick, costing):
     costing(costs)
     model = Mixed().eval()

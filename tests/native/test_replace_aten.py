@@ -58,7 +58,12 @@ def build_forms(llvm: Llvm, folder: Path, level: Level, manifest: Path, *extra: 
     return out
 
 
-@pytest.fixture(scope="module", params=CAPABILITY)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name == "avx2" else pytest.mark.slow) for name in CAPABILITY
+    ],
+)
 def aten(
     request: pytest.FixtureRequest, llvm: Llvm, tmp_path_factory: pytest.TempPathFactory
 ) -> Aten:

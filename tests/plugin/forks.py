@@ -3,18 +3,25 @@
 
 Importing torch takes longer than most runs of the suites here. Started as a program, this reads
 a line of JSON for each run from its standard input, forks, and writes the run's exit code.
+
+Taking torch apart at the end of a process takes about as long as a run, so a fork ends without it.
+The ends of whole processes are shown by the suites that start one.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import json
 import os
 import runpy
 import subprocess
 import sys
+import threading
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Forks:
@@ -58,10 +65,34 @@ def become(order: dict[str, Any]) -> None:
     sys.argv = ["pytest", *order["arguments"]]
 
 
+def run_pytest() -> NoReturn:
+    """Run pytest and end as an interpreter does, up to where it takes its modules apart."""
+    code: object = 0
+    try:
+        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(int(code or 0))
+
+
 def main() -> None:
     """Fork for each order; in the fork, run pytest."""
     import pytest  # noqa: F401
     import torch  # noqa: F401
+
+    import pytest_udftorch.plugin.switcher
+    import pytest_udftorch.swap.session.session  # noqa: F401
 
     sys.path.pop(0)  # this folder
     # pytest and the end of a process collect garbage several times; torch's objects are none.
@@ -71,7 +102,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             become(order)
-            runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+            run_pytest()
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

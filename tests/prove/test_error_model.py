@@ -53,7 +53,7 @@ def test_the_model_foresees_a_plain_sum(terms):
     """Errors of float32 sums, one term after the other, lie about where the model says."""
     torch.manual_seed(terms)
     model, x = nn.Linear(terms, 64, bias=False), torch.randn(64, terms)
-    exact = reference(model, (x,))
+    exact = reference(model, (x,)).results
     (foreseen,) = rounding_distances(_in_double(model), (x.double(),), exact, 2.0**-24)[0]
     with torch.no_grad():
         plain = torch.zeros(64, 64)
@@ -82,6 +82,7 @@ def test_a_model_that_no_mode_can_follow_is_judged_by_the_eager_result():
     exact = (x.double() * 2,)
     assert rounding_distances(Refuses(), (x.double(),), exact, 2.0**-24) == [()]
     pair = model_pair(Refuses().eval(), x, ["eager"])
+    assert "does not run under a mode" in pair.left
     member = Member("far")
     pair.judge(member, (x * 2.1, x * 2.1))
     assert not member.agrees

@@ -44,7 +44,7 @@ def digits(x):
     bits = bits.reshape(rows, -1, CHUNK)
     numbers = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     top = (bits & 0x7FFF).max(-1).astype(np.int64)
-    unit = np.where(top == 0, 0, np.maximum((top + 1) >> 7, 1) - 141)
+    unit = np.maximum((top + 1) >> 7, 1) - 141
     broken = top >= 0x7F80
     with np.errstate(invalid="ignore"):
         whole = np.rint(np.ldexp(numbers, -unit[..., None]))

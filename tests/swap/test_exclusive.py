@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -258,6 +259,40 @@ def test_an_operator_may_open_sessions(libraries, operator):
         assert started.wait(60)
         with patched(libraries[0], exclusive=True):
             assert torch.equal(torch.exp(X), X + 100)
+        thread.join()
+    assert torch.equal(seen[0], X + 300)
+
+
+def test_a_thread_that_holds_the_lock_of_logging_may_wait_for_sessions(
+    libraries, operator, monkeypatch
+):
+    """A log handler, or the collector while something is logged. Dynamo logs, too."""
+    import torch._dynamo as dynamo
+
+    def open_one() -> None:
+        started.set()
+        assert go.wait(60)
+        with patched(libraries[1], exclusive=True):
+            seen.append(torch.exp(X))
+
+    def reset() -> None:
+        if threading.current_thread() is thread:
+            logs.set()
+        real()
+
+    real, started, go, logs, seen = dynamo.reset, *(threading.Event() for _ in range(3)), []
+    monkeypatch.setattr(dynamo, "reset", reset)
+    monkeypatch.setenv(TIMEOUT, "2")
+    with patched("std", exclusive=True):
+        thread = threading.Thread(target=operator, args=(open_one,), name="caller opening")
+        thread.start()
+        assert started.wait(60)
+        with logging._lock:
+            go.set()
+            with pytest.raises(SessionBusyError, match="caller opening"):
+                patched(libraries[0], exclusive=True).__enter__()
+            assert logs.wait(60), "the thread waits for the lock of logging"
+            assert thread.is_alive()
         thread.join()
     assert torch.equal(seen[0], X + 300)
 

@@ -67,7 +67,7 @@ def kinds():
     x = torch.linspace(-2, 2, 40).reshape(4, 10)
     for kind in (
         torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.int16,
-        torch.bool, torch.complex64,
+        torch.bool, torch.complex64, torch.complex32,
     ):  # fmt: skip
         x.to(kind).clone(memory_format=torch.contiguous_format)
     nan = x / 0 * 0
@@ -78,6 +78,7 @@ def kinds():
     z = torch.complex(x, x)
     torch.stack([z.conj() + 1j, z.imag.neg() + z])
     torch.view_as_real(z.conj().resolve_conj())
+    torch.stack([torch.complex(nan, x).to(torch.complex32).t().conj()])
     x[torch.tensor([0, 1]), :, None].sum(dtype=torch.float64)
     torch.cat([x, x.t().contiguous().t()], 1)[:, ::2].mul(0.1).fill_diagonal_(3.0)
     torch.empty(0, 3).sum(0, keepdim=True)
@@ -139,6 +140,7 @@ def hashed_by_python(monkeypatch):
 
 
 @pytest.mark.usefixtures("hashed_by_python")
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_digests_of_python_are_the_same():
     native, python = both(kinds)
     assert native == python
@@ -146,6 +148,7 @@ def test_digests_of_python_are_the_same():
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested", "ignore:Sparse CSR tensor support")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("step", [train, kinds, odd, writes])
 def test_both_recorders_make_the_same(step):
     assert native_recorder.xxh3_address()

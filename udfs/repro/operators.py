@@ -26,10 +26,14 @@ from pytest_udftorch.swap.contract.cuda_elements import (
     rsqrt,
 )
 from pytest_udftorch.swap.contract.cuda_layers import (
+    cudnn_attention,
+    cudnn_attention_backward,
     cudnn_batch_norm,
     cudnn_batch_norm_backward,
     efficient_attention,
     efficient_attention_backward,
+    flash_attention,
+    flash_attention_backward,
     native_dropout,
     native_dropout_backward,
     rms_norm,
@@ -82,7 +86,7 @@ from pytest_udftorch.swap.contract.scatters import (
     scatter_add,
     scatter_add_,
 )
-from pytest_udftorch.swap.contract.sixteen import sixteen
+from pytest_udftorch.swap.contract.sixteen import sixteen, widened
 from pytest_udftorch.swap.contract.sums import (
     binary_cross_entropy,
     binary_cross_entropy_backward,
@@ -230,6 +234,18 @@ var = sixteen(var)
 var_mean = sixteen(var_mean)
 vector_norm = sixteen(vector_norm)
 
+# Those whose kernels for 16 bits round elsewhere.
+avg_pool2d_backward = widened("avg_pool2d_backward")
+log_sigmoid_backward = widened("log_sigmoid_backward")
+logit = widened("logit")
+logit_backward = widened("logit_backward")
+nll_loss2d_backward = widened("nll_loss2d_backward")
+nll_loss_backward = widened("nll_loss_backward")
+prelu_kernel = widened("_prelu_kernel")
+sigmoid_backward = widened("sigmoid_backward")
+tanh_backward = widened("tanh_backward")
+xlogy = widened("xlogy.Tensor")
+
 __all__ = [
     "adaptive_avg_pool2d_backward",
     "adaptive_max_pool2d_backward",
@@ -240,6 +256,7 @@ __all__ = [
     "arange_",
     "attention",
     "attention_backward",
+    "avg_pool2d_backward",
     "baddbmm",
     "batch_norm",
     "batch_norm_alone",
@@ -253,6 +270,8 @@ __all__ = [
     "bmm",
     "convolution",
     "convolution_backward",
+    "cudnn_attention",
+    "cudnn_attention_backward",
     "cudnn_batch_norm",
     "cudnn_batch_norm_backward",
     "cumsum",
@@ -264,6 +283,8 @@ __all__ = [
     "efficient_attention_backward",
     "embedding_backward",
     "exponential_",
+    "flash_attention",
+    "flash_attention_backward",
     "foreach_add",
     "foreach_add_",
     "foreach_addcdiv",
@@ -293,8 +314,11 @@ __all__ = [
     "layer_norm_backward",
     "lerp",
     "lerp_",
+    "log_sigmoid_backward",
     "log_softmax",
     "log_softmax_backward",
+    "logit",
+    "logit_backward",
     "logsumexp",
     "max_pool2d_backward",
     "mean_all",
@@ -306,9 +330,12 @@ __all__ = [
     "native_dropout_backward",
     "nll_loss",
     "nll_loss2d",
+    "nll_loss2d_backward",
+    "nll_loss_backward",
     "normal_",
     "pow_scalar",
     "pow_scalar_",
+    "prelu_kernel",
     "prod_all",
     "prod_dim",
     "randperm_",
@@ -317,6 +344,7 @@ __all__ = [
     "rsqrt",
     "scatter_add",
     "scatter_add_",
+    "sigmoid_backward",
     "smooth_l1_loss",
     "smooth_l1_loss_backward_",
     "softmax",
@@ -326,6 +354,7 @@ __all__ = [
     "std_mean",
     "sum_all",
     "sum_dims",
+    "tanh_backward",
     "uniform_",
     "upsample_bicubic2d",
     "upsample_bicubic2d_aa",
@@ -354,6 +383,7 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
+    "xlogy",
 ]
 
 # What a function of the contract does depends on its arguments alone.

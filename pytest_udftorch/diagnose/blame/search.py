@@ -21,6 +21,7 @@ from pytest_udftorch.diagnose.blame.runs import Order, done
 from pytest_udftorch.diagnose.blame.trial import RAISED, Outcome, measured
 from pytest_udftorch.diagnose.runs.switch import Pair, Unit
 from pytest_udftorch.errors import DiagnosisError
+from pytest_udftorch.swap.toolchain.progress import tell
 
 Answer = tuple[Outcome, list[Unit]]
 #: Does orders, several at once if it can, and gives the answers in their order as they come.
@@ -74,6 +75,7 @@ class _Search:
         waiting = iter(fresh)
         for some in sets:
             while _key(some) not in self._known:
+                tell(f"trial {self.trials + 1}, {len(some)} of {len(self._units)} units from b")
                 key, (outcome, _) = next(waiting), next(answers)
                 self._keep(key, outcome)
             yield self._known[_key(some)]
@@ -188,7 +190,7 @@ def _found(
     names = (pair.a.name, pair.b.name)
     called = target if isinstance(target, str) else getattr(target, "__name__", "the metric")
     orders = [Order("a"), Order("b"), Order("a"), Order("b"), Order("units")]
-    (a, _), (b, _), (again_a, _), (again_b, _), (_, units) = do(orders)
+    (a, _), (b, _), (again_a, _), (again_b, _), (_, units) = _counted(do, orders)
     if a.shown.startswith(RAISED):
         raise DiagnosisError(f"{called} {a.shown}, under {names[0]} already.")
     for name, one, other in ((names[0], a, again_a), (names[1], b, again_b)):
@@ -221,6 +223,14 @@ def _found(
         called, names, a, b, len(units), tuple(found), without,
         not without.differs(a, by), search.trials, remembered,
     )  # fmt: skip
+
+
+def _counted(do: Do, orders: Sequence[Order]) -> Iterator[Answer]:
+    """Yield the answers to orders; say before each which one it is."""
+    answers = do(orders)
+    for number in range(len(orders)):
+        tell(f"run {number + 1} of {len(orders)} before the trials")
+        yield next(answers)
 
 
 def _check_watched(

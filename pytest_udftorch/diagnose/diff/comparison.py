@@ -34,7 +34,13 @@ from pytest_udftorch.diagnose.runs.sides import Side, side
 from pytest_udftorch.diagnose.runs.work import Work, work_of
 from pytest_udftorch.errors import DiagnosisError, RunError
 from pytest_udftorch.prove.judge.truth import Apart, Truth, apart, judged
-from pytest_udftorch.swap.observe.digests import distance, row_axis, row_slice, same_bits
+from pytest_udftorch.swap.observe.digests import (
+    TensorNote,
+    distance,
+    row_axis,
+    row_slice,
+    same_bits,
+)
 from pytest_udftorch.swap.observe.recorder import Kept, Recording, Wanted
 
 Pairs = Sequence[tuple[int, int] | Gap]
@@ -174,6 +180,7 @@ def _by_results(search: Compiled, a: Side, b: Side) -> Difference:
         repeatable={a.name: True, b.name: True},
         calls=(len(search.a.calls), len(search.b.calls)),
         results=_apart(search.a, search.b),
+        unread=_unread(search.a, search.b),
         sides=(a, b),
     )
     unrepeatable = search.unrepeatable()
@@ -196,6 +203,28 @@ def _apart(a: Recording, b: Recording) -> dict[str, float | None]:
         for name, note in a.result.items()
         if name in b.result and not same_bits(note, b.result[name])
     }
+
+
+def _unread(a: Recording, b: Recording) -> tuple[str, ...]:
+    """Return the tensors at whose numbers nobody could look, in the order of the runs.
+
+    Two calls of one operator in one place give one line.
+    """
+    found: dict[str, None] = {}
+    for one in (a, b):
+        for call in one.calls:
+            for notes, does in ((call.inputs, "gets"), (call.outputs, "gives")):
+                for note in notes:
+                    if note.unread:
+                        found[f"{_tensor(note)} that {call.operator} in {call.place} {does}"] = None
+        for name, note in one.result.items():
+            if note.unread:
+                found[f"{_tensor(note)}, the result {name}"] = None
+    return tuple(found)
+
+
+def _tensor(note: TensorNote) -> str:
+    return f"a tensor of {list(note.shape)}, {note.dtype}"
 
 
 def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
@@ -264,6 +293,7 @@ class _Search:
             repeatable={s.name: True for s in self._repeats()},
             calls=(len(a.calls), len(b.calls)),
             unaligned=_unaligned(a, b, pairs),
+            unread=_unread(a, b),
             sides=(self.a, self.b),
         )
         if found is None:

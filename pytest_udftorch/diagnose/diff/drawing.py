@@ -70,7 +70,7 @@ def page(difference: Difference) -> str:
 def _graph(difference: Difference) -> str:
     nodes = difference.graph
     if not nodes:
-        if difference.equal:
+        if not difference.findings:
             return "<p>There is nothing to draw.</p>"
         return "<p>Operators inside compiled code are not seen, so there is no graph.</p>"
     return f"""<h2>Operators</h2>

@@ -275,6 +275,7 @@ class Difference(Result):
         unaligned: calls that only one side has: operators of a and of b, with their places.
         layers: the layers with a difference, in the order of the run.
         results: name -> distance of what the runs give, where it differs.
+        unread: what has numbers at which nobody could look, each in words.
         more: whether further causes were left, or could not be told apart.
         compiled: for a compiled side, what in the compiler makes the difference.
         graph: the operators of both runs, in order; empty where the sides are equal or compiled.
@@ -290,6 +291,7 @@ class Difference(Result):
     unaligned: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     layers: tuple[LayerDistance, ...] = ()
     results: Mapping[str, float | None] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
     more: bool = False
     compiled: Bisection | None = None
     graph: tuple[Node, ...] = field(default=(), repr=False)
@@ -297,8 +299,8 @@ class Difference(Result):
 
     @property
     def equal(self) -> bool:
-        """Whether the two runs gave the same bits everywhere."""
-        return not self.findings
+        """Whether the two runs gave the same bits everywhere, and everything could be read."""
+        return not self.findings and not self.unread
 
     @property
     def first(self) -> Finding | None:
@@ -307,11 +309,14 @@ class Difference(Result):
 
     @property
     def explained(self) -> bool:
-        """Whether rounding explains every difference that was found."""
-        return not self.more and all(f.explained is True for f in self.findings)
+        """Whether rounding explains every difference, and everything could be read."""
+        return not self.more and not self.unread and all(f.explained is True for f in self.findings)
 
     def text(self) -> str:
         """Return a report for a terminal."""
+        return "\n".join([self._report(), *self._unread_lines()])
+
+    def _report(self) -> str:
         if False in self.repeatable.values():
             return self._unrepeatable()
         if self.compiled is not None:
@@ -320,6 +325,8 @@ class Difference(Result):
             head += f"{self.a} and {self.b} give other results: {names}."
             return f"{head}\n{self.compiled.paragraph(self.a, self.b)}"
         counts = f"{self.calls[0]:,} operators of {self.a}, {self.calls[1]:,} of {self.b}"
+        if not self.findings and self.unread:
+            return f"{self.verdict()}\nWhat was read has the same bits: {counts}."
         if self.equal:
             if not all(self.calls):
                 return f"{self.a} and {self.b} give the same results, bit for bit."
@@ -343,10 +350,28 @@ class Difference(Result):
     def verdict(self) -> str:
         """Return the answer in a line: is it rounding, where does it begin, how far does it go?"""
         first = self.first
+        if first is None and self.unread:
+            return f"Not known to be equal: {self._hidden()}, and what was read has the same bits."
         if first is None:
             return f"Equal: {self.a} and {self.b} give the same bits."
         if False in self.repeatable.values():
             return self._unrepeatable().partition("\n")[0]
+        said = self._parting(first)
+        return f"{said[:-1]}; {self._hidden()}." if self.unread else said
+
+    def _hidden(self) -> str:
+        many = len(self.unread)
+        return (
+            "one tensor could not be read" if many == 1 else f"{many:,} tensors could not be read"
+        )
+
+    def _unread_lines(self) -> list[str]:
+        rest = len(self.unread) - 5
+        more = [f"Not read: {rest:,} more."] if rest > 0 else []
+        return [*(f"Not read: {one}." for one in self.unread[:5]), *more]
+
+    def _parting(self, first: Finding) -> str:
+        """Return where the runs part, whether that is rounding, and how far it goes."""
         where = f"{first.operator} in {first.place}" if first.place is not None else ""
         kinds = {
             "arguments": f"Other arguments of {where}",
@@ -431,6 +456,7 @@ class Difference(Result):
             "unaligned": [{"a": list(x), "b": list(y)} for x, y in self.unaligned],
             "layers": [asdict(one) for one in self.layers],
             "results": dict(self.results),
+            "unread": list(self.unread),
             "graph": [_node(node) for node in self.graph],
             "compiled": None if self.compiled is None else asdict(self.compiled),
         }

@@ -45,6 +45,7 @@ from pytest_udftorch.measure.timing.timers import (
     require_device,
 )
 from pytest_udftorch.prove.judge.accuracy import TOLERANCE, Accuracy, accuracy
+from pytest_udftorch.prove.judge.double_precision import DoublePrecision
 from pytest_udftorch.prove.judge.error_model import rounding_distances, unit_roundoff
 
 pytree: Any = compat.pytree()
@@ -120,30 +121,56 @@ def _in_double(model: nn.Module) -> nn.Module:
     return doubled
 
 
-def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
+@dataclass(frozen=True)
+class Reference:
+    """What a model gives in float64.
+
+    Attributes:
+        results: of its first calls.
+        left: why that is no truth: what leaves float64 nevertheless. Empty if nothing does.
+    """
+
+    results: tuple[Any, ...]
+    left: str = ""
+
+
+def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> Reference:
     """Return the results of the first calls of a float64 copy of the model on float64 inputs.
 
+    Shorter types that the model names compute in float64, too: see :class:`.DoublePrecision`.
+
     Raises:
-        ExecutorError: the copy fails, for instance because the model names a dtype.
+        ExecutorError: the copy fails, for instance because it reads the bits of float32 numbers.
     """
-    try:
-        with torch.no_grad():
-            exact = _in_double(model)
-            given = copies(_double(inputs))
-            return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
-    except Exception as error:
-        raise ExecutorError(
-            "Forms of a model are judged by its result in float64, and this model fails in "
-            f"float64: {_reason(error)}. Let tensors made in forward() take dtype and device from "
-            "the inputs."
-        ) from error
+    given = _double(inputs)
+
+    def run() -> tuple[Any, ...]:
+        exact = _in_double(model)
+        return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
+
+    mode = DoublePrecision()
+    with torch.no_grad():
+        try:
+            with mode:
+                results = run()
+            return Reference(results, f"{mode.left} leaves float64" if mode.left else "")
+        except Exception:
+            unseen = "it does not run under a mode of torch's dispatcher, which would look"
+        try:
+            return Reference(run(), unseen)
+        except Exception as error:
+            raise ExecutorError(
+                "Forms of a model are judged by its result in float64, and this model fails in "
+                f"float64: {_reason(error)}. Let tensors made in forward() take dtype and device "
+                "from the inputs."
+            ) from error
 
 
 def _rounding(
-    model: nn.Module, inputs: tuple[Any, ...], exact: Sequence[Any]
+    model: nn.Module, inputs: tuple[Any, ...], exact: Reference
 ) -> list[tuple[float, ...]]:
     unit = unit_roundoff(model, inputs)
-    return rounding_distances(_in_double(model), _double(inputs), exact, unit)
+    return rounding_distances(_in_double(model), _double(inputs), exact.results, unit)
 
 
 def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -185,6 +212,7 @@ class ModelPair(Result, Interruptible):
         timing: the interleaved measurement; None before :meth:`measure`.
         interrupted: whether Ctrl-C came before all members were made; the rest failed.
         wanted: the references of the first two calls; see :meth:`judge`.
+        left: why they are no truth, see :class:`Reference`; empty if they are.
         exact: the accuracy of the eager results of these calls.
         rounding: returns how far rounding may bring the outputs of these calls from the
             references; see :func:`error_model.rounding_distances`. It is called once, if a
@@ -199,6 +227,7 @@ class ModelPair(Result, Interruptible):
     environment: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     wanted: Sequence[Any] = ()
+    left: str = ""
     exact: Sequence[Accuracy] = ()
     rounding: Callable[[], list[tuple[float, ...]]] | None = field(default=None, repr=False)
     _earned: list[tuple[float, ...]] | None = field(default=None, repr=False)
@@ -282,13 +311,17 @@ class ModelPair(Result, Interruptible):
             raise DisagreementError(
                 f"More than {self.tolerance:g} times as far from the float64 reference as the "
                 f"eager result ({eager.distance:.3g}){self._explained()}: {'; '.join(wrong)}. "
-                "Leave the executor out, or give a larger tolerance if this model can bear it."
+                + (f"{self._no_truth()}. " if self.left else "")
+                + "Leave the executor out, or give a larger tolerance if this model can bear it."
             )
 
     def _explained(self) -> str:
         """Say how far rounding explains a distance, if that was asked."""
         reached = max((far for call in self._earned or () for far in call), default=0.0)
         return f" and as rounding explains ({reached:.3g})" if reached else ""
+
+    def _no_truth(self) -> str:
+        return f"There is no truth, so no distance is an error: in the reference, {self.left}"
 
     def measure(self, **options: Any) -> Comparison:
         """Time the working members, interleaved, under ``no_grad``.
@@ -337,6 +370,7 @@ class ModelPair(Result, Interruptible):
             rows.append((name, "agrees" if member.agrees else "too far", found.title, first, took))
         header = ("member", "result", "distance to float64, worst", "first call", "median")
         notes = ["Ctrl-C came before all members were made."] if self.interrupted else []
+        notes += [f"{self._no_truth()}."] if self.left else []
         notes += [] if self.timing else ["measure() times the members."]
         count = f"{len(self.working)} of {len(self.members)} forms run"
         return Shown(f"{count}, on {self.device}", header, rows, notes)
@@ -348,6 +382,7 @@ class ModelPair(Result, Interruptible):
             **self.environment,
             "tolerance": self.tolerance,
             "interrupted": self.interrupted,
+            "no_truth": self.left,
             "members": members,
         }
         if self.timing is not None:
@@ -389,7 +424,7 @@ def judge_call(model: nn.Module, inputs: tuple[Any, ...], call: Callable[..., An
         return ""  # without the float64 result, which costs several calls
     wanted = reference(model, inputs)
     pair = ModelPair(inputs, {}, TOLERANCE, torch.device("cpu"))
-    pair.wanted = [_decided_by(eager, wanted[0])]
+    pair.wanted = [_decided_by(eager, wanted.results[0])]
     pair.rounding = functools.partial(_rounding, model, inputs, wanted)
     pair.exact = [accuracy(eager, pair.wanted[0])]
     member = Member("call")
@@ -570,7 +605,8 @@ def model_pair(
             if executor.name == "eager":
                 _check_eager(member, drawn, _random_state(home))
                 doubled = reference(model, arguments, len(outputs))
-                pair.wanted = list(map(_decided_by, outputs, doubled))
+                pair.left = doubled.left
+                pair.wanted = list(map(_decided_by, outputs, doubled.results))
                 pair.rounding = functools.partial(_rounding, model, arguments, doubled)
                 pair.exact = list(map(accuracy, outputs, pair.wanted))
             if member.error is None:

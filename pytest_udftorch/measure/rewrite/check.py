@@ -11,42 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.prove.judge.accuracy import TOLERANCE, accuracy
+from pytest_udftorch.prove.judge.double_precision import DoublePrecision
 from pytest_udftorch.prove.judge.error_model import rounding_distances
 
 pytree: Any = compat.pytree()
-
-_FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
-
-
-class InDouble(nn.Module):
-    """A graph that computes in float64 where it computed in a shorter format."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__()
-        self.graph_module = module
-
-    def forward(self, *inputs: Any) -> Any:
-        """Run it on inputs in float64."""
-        return _Widened(self.graph_module).run(*inputs)
-
-
-class _Widened(fx.Interpreter):
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _wide(super().get_attr(target, args, kwargs))
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        wide = {
-            name: torch.float64 if value in _FLOATS else value for name, value in kwargs.items()
-        }
-        return super().call_function(target, args, wide)
 
 
 def _wide(value: Any) -> Any:
@@ -153,13 +129,16 @@ def _judged(
     deadline: Deadline,
 ) -> tuple[str | None, float]:
     """Return why a result is too far from float64, or None; and what share of it is used."""
-    doubled = InDouble(original)
     given = tuple(map(_wide, inputs))
     deadline.check("the check")
+    mode = DoublePrecision()
     try:
-        truth = _run(doubled, given)
+        with mode:
+            truth = _run(original, given)
     except Exception as error:
         return f"the graph does not run in float64 ({type(error).__name__}: {error})", 0.0
+    if mode.left:
+        return f"the graph has no truth: {mode.left} leaves float64", 0.0
     truth = [
         w if isinstance(w, torch.Tensor) and not w.is_floating_point() else t
         for w, t in zip(wanted, truth, strict=True)
@@ -171,7 +150,7 @@ def _judged(
         formats = {t.dtype for t in inputs if isinstance(t, torch.Tensor) and t.is_floating_point()}
         deadline.check("the check")
         unit = max((torch.finfo(kind).eps / 2 for kind in formats), default=0.0)
-        (earned,) = rounding_distances(doubled, given, [truth], unit)
+        (earned,) = rounding_distances(original, given, [truth], unit)
         if len(earned) == len(eager.distances):
             eager = replace(eager, distances=tuple(map(max, eager.distances, earned)))
         if not mine.within(TOLERANCE, eager):

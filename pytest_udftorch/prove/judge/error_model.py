@@ -37,6 +37,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import watching_eagerly
 from pytest_udftorch.base.tensor_contents import contents, is_plain, is_real, kind
 from pytest_udftorch.base.trees import convert, tensors_in
+from pytest_udftorch.prove.judge.double_precision import DoublePrecision
 from pytest_udftorch.swap.operators.overload import is_exact
 from pytest_udftorch.swap.operators.rows import find
 
@@ -186,7 +187,7 @@ def rounding_distances(
     """Return how far rounding may bring each output from its float64 value.
 
     Args:
-        model: in float64; left as it is.
+        model: in float64; left as it is. Shorter types that it names compute in float64, too.
         inputs: in float64.
         exact: what the model gives in its first calls with these inputs.
         unit: unit roundoff of the precision that counts.
@@ -205,7 +206,7 @@ def rounding_distances(
             for _ in range(draws):
                 perturbed = copy.deepcopy(model)
                 for call, wanted in enumerate(exact):
-                    with perturbing(unit, generators):
+                    with perturbing(unit, generators), DoublePrecision():
                         result = perturbed(*convert(inputs, torch.clone))
                     found[call].append(_distances(result, wanted))
     except Exception:

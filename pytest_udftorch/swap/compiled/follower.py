@@ -69,6 +69,8 @@ class Follower:
         self._switching = 0
         #: Whether only eager operators follow.
         self._eager = False
+        #: How often compilers were changed, and up to which change compiled code was dropped.
+        self._changed = self._dropped = 0
 
     def serve(self, changes: Mapping[str, Change]) -> None:
         """Add the names of modules, each with the function that changes the module."""
@@ -76,6 +78,8 @@ class Follower:
 
     def follow(self, active: Active, *, wait: bool) -> None:
         """Make the compilers use what is active from now on; with nothing, restore everything.
+
+        Code that was compiled before goes on to run until :meth:`drop_compiled`.
 
         Args:
             active: the functions and operators.
@@ -131,10 +135,12 @@ class Follower:
             self._eager = before
             if not before:
                 self._switch(self.active)
+                self.drop_compiled()
 
     def reset(self) -> None:
         """Restore everything and remove the import hook, whatever sessions are open."""
         self.follow(Active(), wait=True)
+        self.drop_compiled()
         if self._hook is not None:
             sys.meta_path.remove(self._hook)
             self._hook = None
@@ -148,9 +154,22 @@ class Follower:
             self._change(before)
             self.in_doubt = False
             raise
-        if compat.DYNAMO in sys.modules and not self._eager:
-            sys.modules[compat.DYNAMO].reset()
+        if not self._eager:
+            self._changed += 1
         self.in_doubt = False
+
+    def drop_compiled(self) -> None:
+        """Drop the code that was compiled for what was active before, if there is some.
+
+        Its callers hold no lock on the sessions. Dynamo takes locks of others for it, such as that
+        of ``logging``, and a thread that holds one of these may wait for the sessions: a log
+        handler or the garbage collector may open and close them.
+        """
+        changed = self._changed
+        if changed != self._dropped:
+            if compat.DYNAMO in sys.modules:
+                sys.modules[compat.DYNAMO].reset()
+            self._dropped = max(changed, self._dropped)
 
     def _change(self, active: Active) -> None:
         self._undo.run()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from pytest_udftorch.swap.contract import cuda_attention
 from pytest_udftorch.swap.contract.layouts import spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
@@ -57,10 +58,15 @@ def _product(a: Any, b: Any) -> Any:
     return found.view(*a.shape[:-1], b.shape[-1])
 
 
+def _factor(query: Any, scale: Any) -> float:
+    """Return what scores are multiplied by."""
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
 def _scores(query: Any, key: Any, is_causal: bool, mask: Any, scale: Any) -> tuple[Any, float]:
     import torch
 
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor = _factor(query, scale)
     scores = _product(query, key.mT).mul_(factor)
     if is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -185,6 +191,9 @@ def attention(
 
     if not taken(query, key, value, dropout_p, attn_mask):
         return stock(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+    if cuda_attention.takes(query, key, attn_mask):
+        found, logs = cuda_attention.attention(query, key, value, is_causal, _factor(query, scale))
+        return torch.empty_like(query).copy_(found), logs.mT.contiguous().mT
     heads = query.shape[1]
     scores = _scores(query, _shared(key, heads), is_causal, attn_mask, scale)[0]
     e, largest = _exponentials(scores)
@@ -210,6 +219,11 @@ def attention_backward(  # noqa: PLR0913
             grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
             attn_mask=attn_mask, scale=scale,
         )  # fmt: skip
+    if cuda_attention.takes(query, key, attn_mask):
+        found = cuda_attention.gradients(
+            grad_out, query, key, value, is_causal, _factor(query, scale)
+        )
+        return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
     keys, values = (_shared(x, query.shape[1]) for x in (key, value))
     scores, factor = _scores(query, keys, is_causal, attn_mask, scale)
     e = _exponentials(scores)[0]

@@ -20,10 +20,13 @@ from pytest_udftorch.swap.contract.launches import Launch, gluon
 CHUNK: Final = 512
 
 #: Digits lie in rows of a multiple of so many bytes; behind the units of a chunk is so much room.
-_PAD: Final = 128
+PAD: Final = 128
 
 #: Rows of a program that writes digits, and its warps.
 _HELD: Final = (16, 4)
+
+#: Numbers of a program that writes the digits of values.
+_VALUES: Final = 8192
 
 #: Columns, terms and warps of a program for few rows, on tensor cores and without, and how many
 #: programs for each multiprocessor are enough, in quarters.
@@ -40,6 +43,11 @@ UNIT: Final = "UDFTORCH_EXACT_UNIT"
 
 #: A negative control changes the length of chunks here.
 _chunk = CHUNK
+
+
+def chunk() -> int:
+    """Return how many terms a chunk has."""
+    return _chunk
 
 
 class Tile(NamedTuple):
@@ -118,11 +126,11 @@ def _digits_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
 ) -> tuple[Launch, int]:
     count, rows, k = shape
-    padded = -(-k // _PAD) * _PAD
+    padded = -(-k // PAD) * PAD
     held, warps = _HELD
     numbers = (rows, k, padded, *strides)
     constants = {
-        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": _PAD, "CHUNK": chunk,
+        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": PAD, "CHUNK": chunk,
         "ROWS": held,
     }  # fmt: skip
     programs = count * -(-rows // held) * -(-k // chunk)
@@ -136,7 +144,7 @@ def digits(x: Any) -> Digits:
     count, rows, k = x.shape
     made, padded = _digits_launch(x.shape, x.stride(), x.device, _chunk)
     parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=x.device)
-    chunks, room = -(-k // _chunk), count * rows + _PAD
+    chunks, room = -(-k // _chunk), count * rows + PAD
     units = torch.empty(chunks, room, dtype=torch.float32, device=x.device)
     made(x, parts[0], parts[1], units)
     return Digits(parts, units)
@@ -186,7 +194,7 @@ def planned(
 
     A launch is compiled for ``dtypes``: those of the results and of what is added.
     """
-    chunks, padded = -(-k // chunk), -(-k // _PAD) * _PAD
+    chunks, padded = -(-k // chunk), -(-k // PAD) * PAD
     enough = _processors(device)
     large = kind == "int8" and min(m, n) > 32 and _is_hopper(device)
     tile = _HOPPER if large else _small_tile(m, n, kind)
@@ -199,13 +207,13 @@ def planned(
     if large:
         constants |= {
             "STAGES": tile.stages, "SLOTS": min(levels, tile.slots),
-            "SLACK": _PAD, "WARPS": tile.warps,
+            "SLACK": PAD, "WARPS": tile.warps,
         }  # fmt: skip
         made = Launch("tiled_products", programs, device, numbers, constants, tile.warps)
     else:
         constants |= {
             "ROWS": tile.rows, "COLUMNS": tile.columns, "STEP": tile.step,
-            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "SLACK": _PAD,
+            "TILED": m % tile.rows == 0 and n % tile.columns == 0, "KIND": kind, "SLACK": PAD,
         }  # fmt: skip
         made = Launch(
             "exact_products", programs, device, numbers, constants, tile.warps, tile.stages
@@ -267,13 +275,31 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     if not k or not batches * m * n:
         found = torch.zeros(batches, m, n, dtype=torch.float32, device=a.device)
         return (found if bias is None else found + bias).to(dtype)
-    plan = planned(m, n, k, batches, a.device, unit(), _chunk, _dtypes(dtype, bias))
-    left, right = digits(a), digits(b.transpose(1, 2))
+    return multiplied(digits(a), digits(b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
+
+
+def multiplied(
+    left: Digits, right: Digits, sizes: tuple[int, int, int, int], bias: Any, dtype: Any
+) -> Any:
+    """Return the products of batches of rows, and of columns, that are digits.
+
+    Args:
+        left: of the rows.
+        right: of the columns.
+        sizes: how many matrices, rows, columns and terms.
+        bias: of each column, or None.
+        dtype: of the result.
+    """
+    import torch
+
+    batches, m, n, k = sizes
+    device = left.parts.device
+    plan = planned(m, n, k, batches, device, unit(), _chunk, _dtypes(dtype, bias))
     c = torch.empty(
         (plan.splits, batches, m, n), dtype=torch.float32 if plan.splits > 1 else dtype,
-        device=a.device,
+        device=device,
     )  # fmt: skip
-    room = torch.empty(plan.room, dtype=torch.float32, device=a.device) if plan.room else c
+    room = torch.empty(plan.room, dtype=torch.float32, device=device) if plan.room else c
     fused = bias if plan.splits == 1 else None
     if plan.tile is None:
         plan.launch(*left.parts, left.units, *right.parts, right.units, c, room, fused)
@@ -287,6 +313,93 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
             (left.units, right.units, c, room, fused), (*described, *plan.launch.numbers)
         )
     return _ended(c, plan.splits, bias, dtype)
+
+
+#: The longest row of values whose digits a program finds.
+LONGEST: Final = 4096
+
+
+class Values(NamedTuple):
+    """Rows of values as digits, of which each row has a unit of its own.
+
+    Attributes:
+        digits: of the columns, with units of 1.
+        exponents: of the units of the rows, (batches, ``padded``).
+    """
+
+    digits: Digits
+    exponents: Any
+
+
+@functools.lru_cache(maxsize=8192)
+def _values_launch(
+    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any
+) -> tuple[Launch, int]:
+    count, k, n = shape
+    padded = -(-k // PAD) * PAD
+    wide = 1 << log2(n)
+    held = min(PAD, max(1, _VALUES // wide))
+    programs = count * (padded // held)
+    constants = {"SHORT": n % 16 == 0, "COLUMNS": wide, "ROWS": held}
+    return Launch("value_digits", programs, device, (k, n, padded, *strides), constants, 4), padded
+
+
+def values(v: Any) -> Values:
+    """Return batches of rows of values in bfloat16, (batches, k, n), with any strides."""
+    import torch
+
+    count, k, n = v.shape
+    made, padded = _values_launch(v.shape, v.stride(), v.device)
+    parts = torch.empty(2, count * n, padded, dtype=torch.int8, device=v.device)
+    exponents = torch.empty(count, padded, dtype=torch.int32, device=v.device)
+    made(v, parts[0], parts[1], exponents)
+    units = torch.ones(-(-k // _chunk), count * n + PAD, device=v.device)
+    return Values(Digits(parts, units), exponents)
+
+
+@functools.lru_cache(maxsize=8192)
+def _weights_launch(
+    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
+) -> tuple[Launch, int]:
+    count, rows, k = shape
+    padded = -(-k // PAD) * PAD
+    held, warps = _HELD
+    numbers = (rows, k, padded, *strides)
+    constants = {"EVEN": k % 16 == 0, "SLACK": PAD, "CHUNK": chunk, "ROWS": held}
+    programs = count * -(-rows // held) * -(-k // chunk)
+    return Launch("weight_digits", programs, device, numbers, constants, warps), padded
+
+
+def weights(w: Any, exponents: Any) -> Digits:
+    """Return weights in float32, (batches, m, k), with any strides, times units of values."""
+    import torch
+
+    count, rows, k = w.shape
+    made, padded = _weights_launch(w.shape, w.stride(), w.device, _chunk)
+    parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=w.device)
+    units = torch.empty(-(-k // _chunk), count * rows + PAD, device=w.device)
+    made(w, exponents, parts[0], parts[1], units)
+    return Digits(parts, units)
+
+
+def weighted(w: Any, v: Any) -> Any:
+    """Return weighted sums of rows of values, of which no order matters.
+
+    Args:
+        w: weights in float32, (batches, m, k), with any strides.
+        v: values in bfloat16, (batches, k, n), with any strides; n is at most ``LONGEST``.
+
+    Returns:
+        (batches, m, n) in float32.
+    """
+    import torch
+
+    (batches, m, k), n = w.shape, v.shape[2]
+    if not k or not batches * m * n:
+        return torch.zeros(batches, m, n, dtype=torch.float32, device=w.device)
+    right = values(v)
+    left = weights(w, right.exponents)
+    return multiplied(left, right.digits, (batches, m, n, k), None, torch.float32)
 
 
 def mm(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
@@ -320,5 +433,4 @@ def _ended(c: Any, splits: int, bias: Any, dtype: Any) -> Any:
     """Add the parts of products, and what is added to these, and round the results."""
     if splits == 1:
         return c[0]
-    found = sums(c, 0)
-    return (found if bias is None else found + bias).to(dtype)
+    return sums(c, 0, dtype=dtype) if bias is None else (sums(c, 0) + bias).to(dtype)

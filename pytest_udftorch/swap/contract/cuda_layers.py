@@ -16,6 +16,7 @@ from pytest_udftorch.swap.contract.attention import (
     taken,
 )
 from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
+from pytest_udftorch.swap.contract.outside import declined
 from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.swap.contract.sums import over
 from pytest_udftorch.swap.overrides.python_override import stock
@@ -56,7 +57,7 @@ def cudnn_batch_norm(
 
     statistics = (running_mean, running_var)
     if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
-        return stock(
+        return declined(
             input, weight, bias, running_mean, running_var, training, exponential_average_factor,
             epsilon,
         )  # fmt: skip
@@ -73,7 +74,7 @@ def cudnn_batch_norm_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     if not fit(input, weight, save_mean, save_var) or grad_output.shape != input.shape:
-        return stock(
+        return declined(
             input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon,
             reserveSpace,
         )  # fmt: skip
@@ -97,7 +98,7 @@ def efficient_attention(
     import torch
 
     if not taken(query, key, value, dropout_p, attn_bias):
-        return stock(
+        return declined(
             query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
         )
     out, logs = sixteen(attention)(
@@ -119,7 +120,7 @@ def efficient_attention_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value; that of a bias is the stock kernel's."""
     if not taken(query, key, value, dropout_p, attn_bias) or grad_input_mask[3]:
-        return stock(
+        return declined(
             grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset,
             dropout_p, grad_input_mask, is_causal, scale=scale,
         )  # fmt: skip
@@ -138,40 +139,134 @@ def efficient_attention_backward(
     return *found, None
 
 
+def _laid_like(gradients: Any, *tensors: Any) -> Any:
+    """Lay gradients out as stock's kernels do: like what they are of."""
+    import torch
+
+    made = []
+    for gradient, of in zip(gradients, tensors, strict=True):
+        found = torch.empty_like(of)
+        fits = found.stride() == gradient.stride()
+        made.append(gradient if fits else found.copy_(gradient))
+    return tuple(made)
+
+
+def _square(query: Any, key: Any, is_causal: bool) -> bool:
+    """Tell whether a causal mask has one meaning: flash attention lets it end at the last key."""
+    return not is_causal or query.shape[2] == key.shape[2]
+
+
+def flash_attention(
+    query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False,
+    return_debug_mask: bool = False, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return what flash attention does: values, logarithms of sums, and a seed that is not used."""
+    import torch
+
+    known = taken(query, key, value, dropout_p) and _square(query, key, is_causal)
+    if not known or return_debug_mask:
+        return declined(query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
+    out, logs = sixteen(attention)(query, key, value, dropout_p, is_causal, scale=scale)
+    seed = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)
+    unused = torch.zeros((), dtype=torch.int64, device=query.device).view(torch.uint64)
+    return (
+        out, logs.contiguous(), None, None, query.shape[2], key.shape[2], seed, unused,
+        query.new_empty(0),
+    )  # fmt: skip
+
+
+def flash_attention_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, cum_seq_q: Any,
+    cum_seq_k: Any, max_q: Any, max_k: Any, dropout_p: float, is_causal: bool, philox_seed: Any,
+    philox_offset: Any, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return the gradients of query, key and value."""
+    if not taken(query, key, value, dropout_p) or not _square(query, key, is_causal):
+        return declined(
+            grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+            dropout_p, is_causal, philox_seed, philox_offset, scale=scale,
+        )  # fmt: skip
+    found = sixteen(attention_backward)(
+        grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, scale=scale
+    )
+    return _laid_like(found, query, key, value)
+
+
+def cudnn_attention(
+    query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool,
+    dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
+    scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return what cuDNN's attention does: values, logarithms of sums, and no seed."""
+    import torch
+
+    if not taken(query, key, value, dropout_p, attn_bias) or return_debug_mask:
+        return declined(
+            query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal,
+            return_debug_mask, scale=scale,
+        )  # fmt: skip
+    out, logs = sixteen(attention)(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale
+    )
+    logs = logs.contiguous().unsqueeze(-1) if compute_log_sumexp else logs.new_empty(0)
+    # Compiled code asks for results at multiples of 16 bytes.
+    seed = torch.zeros(4, dtype=torch.int64, device=query.device)
+    return out, logs, None, None, query.shape[2], key.shape[2], seed[0], seed[2], None
+
+
+def cudnn_attention_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, philox_seed: Any,
+    philox_offset: Any, attn_bias: Any, cum_seq_q: Any, cum_seq_k: Any, max_q: Any, max_k: Any,
+    dropout_p: float, is_causal: bool, *, scale: Any = None,
+) -> Any:  # fmt: skip
+    """Return the gradients of query, key and value."""
+    if not taken(query, key, value, dropout_p, attn_bias):
+        return declined(
+            grad_out, query, key, value, out, logsumexp, philox_seed, philox_offset, attn_bias,
+            cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, scale=scale,
+        )  # fmt: skip
+    found = sixteen(attention_backward)(
+        grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=attn_bias,
+        scale=scale,
+    )  # fmt: skip
+    return _laid_like(found, query, key, value)
+
+
 # RMS norm ---------------------------------------------------------------------------------
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
-    """Return the normalized rows and one over their root mean square."""
+    """Return the normalized rows and one over their root mean square, which is in float32."""
     import torch
 
     rank = len(normalized_shape)
     fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
-    if not fits or str(input.dtype) != "torch.float32":
-        return stock(input, normalized_shape, weight, eps)
-    input, dims = input.contiguous(), list(range(-rank, 0))
-    least = torch.finfo(input.dtype).eps if eps is None else eps
-    one_over = input.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
-    y = input * one_over
-    return (y if weight is None else y.mul_(weight)), one_over
+    if not fits or str(input.dtype) not in FLOATS:
+        return declined(input, normalized_shape, weight, eps)
+    x, dims = input.float().contiguous(), list(range(-rank, 0))
+    least = torch.finfo(torch.float32).eps if eps is None else eps
+    one_over = x.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
+    y = x * one_over
+    return (y if weight is None else y.mul_(weight)).to(input.dtype), one_over
 
 
 def rms_norm_backward(
     grad_out: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any
 ) -> Any:
     """Return the gradients of input and weight that are asked for, as autograd composes them."""
-    if not input.numel() or str(input.dtype) != "torch.float32":
-        return stock(grad_out, input, normalized_shape, rstd, weight, output_mask)
+    if not input.numel() or str(input.dtype) not in FLOATS:
+        return declined(grad_out, input, normalized_shape, rstd, weight, output_mask)
     rank = len(normalized_shape)
     rows, count = list(range(input.dim() - rank)), math.prod(normalized_shape)
     found: list[Any] = [None, None]
+    x, grad = input.float(), grad_out.float()
     if output_mask[0]:
-        scaled = grad_out if weight is None else grad_out * weight
-        of_root = over(scaled * input, [d + input.dim() for d in range(-rank, 0)], keep=True)
+        scaled = grad if weight is None else grad * weight
+        of_root = over(scaled * x, [d + input.dim() for d in range(-rank, 0)], keep=True)
         of_mean = (of_root * -0.5).mul_(rstd.pow(3))
-        squares = (of_mean.expand(input.shape) / count).mul_(input * 2)
-        found[0] = (scaled * rstd).add_(squares)
+        squares = (of_mean.expand(input.shape) / count).mul_(x * 2)
+        found[0] = (scaled * rstd).add_(squares).to(input.dtype)
     if output_mask[1] and weight is not None:
-        products = grad_out * (input * rstd)
-        found[1] = over(products, rows) if rows else products
+        products = grad * (x * rstd)
+        found[1] = (over(products, rows) if rows else products).to(weight.dtype)
     return tuple(found)

@@ -21,11 +21,11 @@ def log2(n: int) -> int:
 
 @functools.lru_cache(maxsize=8192)
 def _sum_launches(
-    shape: tuple[int, ...], dim: int, device: Any
+    shape: tuple[int, ...], dim: int, device: Any, dtype: Any
 ) -> tuple[tuple[int, ...], tuple[tuple[Launch, tuple[int, ...]], ...]]:
     """Return the shape of sums over one dimension, and launches with the shapes of their results.
 
-    There is no launch for sums of one term.
+    There is no launch for sums of one term. The last one is compiled for the dtype of the sums.
     """
     outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
     left = (*shape[:dim], *shape[dim + 1 :])
@@ -48,16 +48,16 @@ def _sum_launches(
     return left, tuple(found)
 
 
-def sums(x: Any, dim: int) -> Any:
-    """Return the sums over one dimension, which the result lacks."""
+def sums(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    """Return the sums over one dimension, which the result lacks, rounded once to a dtype."""
     if not x.numel():
-        return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
+        return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]), dtype=dtype)
     x = x.contiguous()
-    left, launches = _sum_launches(x.shape, dim, x.device)
+    left, launches = _sum_launches(x.shape, dim, x.device, dtype)
     if not launches:
-        return x.reshape(left).clone()
+        return x.reshape(left).to(dtype or x.dtype, copy=True)
     for made, shape in launches:
-        y = x.new_empty(shape)
+        y = x.new_empty(shape, dtype=dtype if made is launches[-1][0] else None)
         made(x, y)
         x = y
     return x

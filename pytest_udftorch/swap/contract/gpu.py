@@ -150,6 +150,15 @@ class GpuContract:
         shape = (len(a), a.shape[1], b.shape[2])
         return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
 
+    def weighted(self, w: Any, v: Any) -> Any:
+        """Return sums of rows of values in bfloat16 by weights, as the CPU's contract does.
+
+        Args:
+            w: (batches, m, k) in float32, with any strides.
+            v: (batches, k, n) in bfloat16, with any strides.
+        """
+        return cuda_exact.weighted(w, v)
+
     def _product(
         self, a: Any, b: Any, shape: tuple[int, ...], batches: int, strides: tuple[int, ...]
     ) -> Any:

@@ -49,9 +49,12 @@ def _kernel(name: str) -> Any:
     """
     if hasattr(kernels(), name):
         return getattr(kernels(), name)
-    from pytest_udftorch.swap.contract import triton_exact
+    from pytest_udftorch.swap.contract import triton_attention, triton_exact
 
-    return getattr(triton_exact if hasattr(triton_exact, name) else gluon(), name)
+    for module in (triton_exact, triton_attention):
+        if hasattr(module, name):
+            return getattr(module, name)
+    return getattr(gluon(), name)
 
 
 @functools.cache

@@ -96,11 +96,13 @@ class Outside(Result):
 
     Attributes:
         operators: the overload (``aten::grid_sampler_2d``) -> why, and how many calls.
+        fused: how many calls of attention were one operator.
     """
 
     operators: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     strict: bool = False
+    fused: int = 0
 
     def note(self, operator: str, why: str) -> None:
         """Take a call.
@@ -204,22 +206,27 @@ def _calls_mode() -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             given = kwargs or {}
+            fused = self.found.fused
             result = func(*args, **given)
             row = find(getattr(func, "__name__", ""))
-            if row is not None and "grouped" in row.contract.unless and _shares_heads(args, given):
-                self.found.note(f"aten::{row.name}", _UNLESS["grouped"])
+            if (
+                row is not None
+                and "composed" in row.contract.unless
+                and self.found.fused == fused
+                and _fuses_on_cpus(args, given)
+            ):
+                self.found.note(f"aten::{row.name}", _UNLESS["composed"])
             return result
 
     return Watch
 
 
-def _shares_heads(args: Any, kwargs: Any) -> bool:
-    """Tell whether a call of attention on a GPU has fewer heads of keys than of queries."""
-    given = {**dict(zip(("query", "key"), args, strict=False)), **kwargs}
-    query, key = given["query"], given["key"]
-    if query.device.type == "cpu" or query.dim() != key.dim() or query.dim() < _HEADS:
-        return False
-    return bool(query.shape[-_HEADS] != key.shape[-_HEADS] and query.numel())
+def _fuses_on_cpus(args: Any, kwargs: Any) -> bool:
+    """Tell whether a call of attention on a GPU would be one operator on a CPU."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p")
+    given = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
+    query = given["query"]
+    return bool(query.device.type != "cpu" and query.numel() and not given["dropout_p"])
 
 
 def _judging(found: Outside) -> Call:
@@ -227,16 +234,15 @@ def _judging(found: Outside) -> Call:
 
     def call(func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
+        name = str(func.name())
+        found.fused += name.startswith("aten::_scaled_dot_product_") and "_math" not in name
         why = reason(func, (args, kwargs), result)
         if why is not None:
-            found.note(str(func.name()), why)
+            found.note(name, why)
         return result
 
     return call
 
-
-#: Where attention has its heads, from the end on.
-_HEADS: Final = 3
 
 #: Bytes of a number of 16 bits.
 _NARROW: Final = 2
@@ -247,7 +253,7 @@ _UNLESS: Final = {
     "rounding_mode": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "decimals": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "alpha": "in 16 bits torch rounds alpha in some places of a vector, and not in others",
-    "grouped": "heads share keys and values, and torch composes it on GPUs in another order",
+    "composed": "torch composes it on this GPU, in another order than that of the CPU's operator",
 }
 
 

@@ -9,7 +9,7 @@ whole batch: on several ranks, in micro-batches on one, or both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.errors import SummationError
 
@@ -47,7 +47,22 @@ def _mean(parts: Sequence[Any]) -> Any:
     return tree.total().div_(len(parts))
 
 
-def _checked(tensor: Any, what: str) -> Any:
+#: Attribute of a parameter: the dtype that its gradient is rounded to once ranks have added it.
+ROUNDED: Final = "_udf_rounded"
+
+
+def rounded_mean(parameter: Any, mean: Any) -> Any:
+    """Return a gradient in float32 as one process would round it."""
+    dtype = getattr(parameter, ROUNDED, None)
+    return mean if dtype is None else mean.to(dtype).to(mean.dtype)
+
+
+def checked(tensor: Any, what: str) -> Any:
+    """Return a dense float32 tensor.
+
+    Raises:
+        SummationError: it is another one.
+    """
     if str(tensor.dtype) != "torch.float32" or str(tensor.layout) != "torch.strided":
         raise SummationError(
             f"{what} is a {tensor.layout} tensor of {tensor.dtype}, and the contract orders sums "
@@ -81,20 +96,57 @@ def tree_hook(group: Any, bucket: Any) -> Any:
     """
     import torch
 
-    mine = _checked(bucket.buffer(), "A bucket of gradients")
+    mine, parameters = checked(bucket.buffer(), "A bucket of gradients"), bucket.parameters()
     parts = _gathered(mine, group)
     if mine.is_cuda and torch.distributed.get_backend(group) != "nccl":
         # gloo copies to GPUs on streams of its own, of which its future does not know.
         torch.distributed.all_gather(parts, mine, group=group)
         done: Any = torch.futures.Future(devices=[mine.device])
-        done.set_result(_mean(parts))
+        done.set_result(_mean_of_bucket(parts, parameters))
         return done
     work = torch.distributed.all_gather(parts, mine, group=group, async_op=True)
-    return work.get_future().then(lambda _: _mean(parts))
+    return work.get_future().then(lambda _: _mean_of_bucket(parts, parameters))
 
 
 # DDP compares annotations with classes, which would have to be imported here.
 tree_hook.__annotations__ = {}
+
+
+def _mean_of_bucket(parts: Sequence[Any], parameters: Sequence[Any]) -> Any:
+    mean = _mean(parts)
+    place = 0
+    for parameter in parameters:
+        of = mean[place : place + parameter.numel()]
+        of.copy_(rounded_mean(parameter, of))
+        place += parameter.numel()
+    return mean
+
+
+def scatter_mean(found: Any, mine: Any, group: Any, op: Any) -> None:
+    """Write this rank's part of the mean over ranks, in the order of the contract.
+
+    Args:
+        found: (n,), which is written.
+        mine: (ranks * n,) in float32: what this rank has of each one's part.
+        group: the process group.
+        op: ``ReduceOp.AVG``, or ``ReduceOp.SUM`` for the sum.
+
+    Raises:
+        SummationError: the gradients are not float32, or ``op`` is another one.
+    """
+    import torch
+
+    ops = torch.distributed.ReduceOp
+    if op not in (ops.AVG, ops.SUM):
+        raise SummationError(
+            f"Gradients are to be reduced by {op}, but the contract orders sums and means alone. "
+            "Leave set_gradient_divide_factor out."
+        )
+    parts = torch.empty_like(checked(mine, "A group of gradients"))
+    torch.distributed.all_to_all_single(parts, mine, group=group)
+    each = parts.view(-1, found.numel()).unbind()
+    mean = _mean(each)
+    found.copy_(mean if op == ops.AVG else mean.mul_(len(each)))
 
 
 class GradientTree:
@@ -142,7 +194,7 @@ class GradientTree:
             )
         for g, last in zip(gradients, self._set, strict=True):
             if g is not None:
-                _checked(g, "A gradient")
+                checked(g, "A gradient")
             if g is not None and g is last:
                 raise SummationError(
                     "The gradients of the last step are still there, and the backward pass has "
@@ -179,6 +231,7 @@ class GradientTree:
                 parts = _gathered(total, group)
                 torch.distributed.all_gather(parts, total, group=group)
                 total = _mean(parts)
+            total = rounded_mean(parameter, total)
             if self._reached[index] or group is not None:
                 parameter.grad = self._set[index] = total
             self._reached[index] = False

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
+from pytest_udftorch.swap.overrides.python_override import stock as unwatched
 
 
 def embedding_backward(
@@ -132,7 +133,10 @@ def index_put_(
     """Put values where indices name, or add them."""
     import torch
 
-    if not accumulate or not _ours(self) or values.dtype is not self.dtype:
+    if not accumulate:
+        # It adds nothing; which of two values for one place stays, torch does not say.
+        return unwatched(self, indices, values, accumulate, unsafe)
+    if not _ours(self) or values.dtype is not self.dtype:
         return stock(self, indices, values, accumulate, unsafe)
     chosen = tuple(slice(None) if i is None else i for i in indices)
     try:

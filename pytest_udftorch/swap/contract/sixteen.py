@@ -142,6 +142,26 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def widened(name: str) -> Callable[..., Any]:
+    """Return the form in 16 bits of an operator whose kernels for these round elsewhere.
+
+    Args:
+        name: ATen's, with the overload behind a dot if it has one.
+
+    Returns:
+        a function that calls the operator in float32 and rounds its result once.
+    """
+    import torch
+
+    operator = functools.reduce(getattr, name.split("."), torch.ops.aten)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args, **kwargs)
+
+    run.__name__ = name.partition(".")[0]
+    return sixteen(run)
+
+
 def _between(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], narrow: Any
 ) -> Any:

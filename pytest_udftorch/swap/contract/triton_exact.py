@@ -29,13 +29,19 @@ def _top(bits):
 
 
 @triton.jit
+def _exponent(top):
+    """Return the exponents of the units of rows."""
+    # A carry out of the significand: of 255 the upper digit would be 128.
+    return tl.maximum((top + 1) >> 7, 1) - 141
+
+
+@triton.jit
 def _units(top):
     """Return the units of rows, NaN where a number is infinite or NaN, and what divides by them.
 
     The latter has two factors, because one may lie beyond the powers of float32.
     """
-    # A carry out of the significand: of 255 the upper digit would be 128.
-    unit = tl.where(top == 0, 0, tl.maximum((top + 1) >> 7, 1) - 141)
+    unit = _exponent(top)
     half = unit >> 1
     one = _power(half)
     other = _power(unit - half)
@@ -104,6 +110,97 @@ def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.c
     given = tl.load(here, inside & (at < k)[None, :], other=0.0).to(tl.int16, bitcast=True)
     unit, one, other = _units(_top(given))
     whole = _shifted(given, one, other)
+    to = (batch * rows + row)[:, None] * padded + at[None, :]
+    inside = inside & (at < padded)[None, :]
+    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
+    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
+    tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
+
+
+#: The exponent of a row of values of which one is infinite or NaN.
+BROKEN = tl.constexpr(1 << 20)
+
+
+@triton.jit(do_not_specialize=["k", "padded"])
+def value_digits(v, high, low, exponents, k, n, padded, v_batch, v_row, v_column,
+                 SHORT: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Write rows of values as digits, one column behind the other, with zeros from k to ``padded``.
+
+    Each row of n values has a unit of its own, whose exponent goes to ``exponents``. SHORT says
+    that n is a multiple of 16.
+    """
+    padded = padded // 128 * 128
+    if SHORT:
+        n = n // 16 * 16
+    blocks = padded // ROWS
+    batch = (tl.program_id(0) // blocks).to(tl.int64)
+    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    inside = (row < k)[:, None] & (column < n)[None, :]
+    at = v + batch * v_batch + row[:, None].to(tl.int64) * v_row + column[None, :] * v_column
+    bits = tl.load(at, inside, other=0.0).to(tl.int16, bitcast=True)
+    top = _top(bits)
+    exponent = _exponent(top)
+    half = -exponent >> 1
+    broken = top >= 0x7F80
+    bits = tl.where(broken[:, None], 0, bits)
+    whole = tl.trans(_shifted(bits, _power(half), _power(-exponent - half)))
+    to = (batch * n + column)[:, None] * padded + row[None, :]
+    inside = (column < n)[:, None] & (row < padded)[None, :]
+    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
+    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    tl.store(exponents + batch * padded + row, tl.where(broken, BROKEN, exponent))
+
+
+@triton.jit
+def _weight_digits(w, exponent):
+    """Return units of rows, and integers plus ``OFFSET`` of weights times the units of values.
+
+    A weight below 2^-126 is zero. The unit is NaN where a weight, or a value that has one, is
+    infinite or NaN.
+    """
+    bits = w.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    given = bits >= 0x00800000
+    broken = (bits >= 0x7F800000) | (given & (exponent == BROKEN))
+    code = tl.where(given, (bits >> 2) + exponent * (1 << 21), 0)
+    code = tl.where(broken, 400 << 21, code)
+    top = tl.maximum((tl.max(code, 1) + 0x4040) >> 21, 1)
+    unit = tl.minimum(top, 268) - 141
+    by = tl.maximum(exponent - unit[:, None], -200)
+    by = tl.where(broken | (by > 200), 0, by)
+    half = by >> 1
+    magic = tl.full(w.shape, 12582912.0 + 128.0, tl.float32)
+    whole = tl.fma(tl.where(given, w, 0.0) * _power(half), _power(by - half), magic)
+    low = unit >> 1
+    return (tl.where(top > 268, float("nan"), _power(low) * _power(unit - low)),
+            whole.to(tl.int32, bitcast=True))  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "k", "padded"])
+def weight_digits(w, exponents, high, low, units, rows, k, padded, w_batch, w_row, w_k,
+                  EVEN: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
+                  ROWS: tl.constexpr):  # fmt: skip
+    """Write rows of weights as ``digits`` does; each is first multiplied by the unit of its value.
+
+    EVEN says that k is a multiple of 16.
+    """
+    padded = padded // 128 * 128
+    if EVEN:
+        k = k // 16 * 16
+    chunks = tl.cdiv(k, CHUNK)
+    blocks = tl.cdiv(rows, ROWS)
+    program = tl.program_id(0)
+    block = (program % blocks).to(tl.int64)
+    chunk = (program // blocks % chunks).to(tl.int64)
+    batch = (program // blocks // chunks).to(tl.int64)
+    row = block * ROWS + tl.arange(0, ROWS)
+    at = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = (row < rows)[:, None]
+    here = w + batch * w_batch + row[:, None] * w_row + at[None, :] * w_k
+    given = tl.load(here, inside & (at < k)[None, :], other=0.0)
+    exponent = tl.load(exponents + batch * padded + at, at < padded, other=0)
+    unit, whole = _weight_digits(given, exponent[None, :])
     to = (batch * rows + row)[:, None] * padded + at[None, :]
     inside = inside & (at < padded)[None, :]
     tl.store(high + to, (whole >> 8).to(tl.int8), inside)

@@ -50,7 +50,8 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
     at = x + group * x_group + lane[:, None] * x_lane + term[None, :] * x_term
     inside = (lane < lanes)[:, None] & (term < n)[None, :]
     found = _tree(tl.load(at, inside, other=_minus_zero()), LOG)
-    tl.store(y + group * y_group + block * y_block + lane * y_lane, found, lane < lanes)
+    to = y + group * y_group + block * y_block + lane * y_lane
+    tl.store(to, found.to(y.dtype.element_ty), lane < lanes)
 
 
 @triton.jit

@@ -16,13 +16,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pytest_udftorch.base.optional import package
-from pytest_udftorch.base.tensor_contents import contents, is_plain, sizes
+from pytest_udftorch.base.tensor_contents import contents, hides, is_plain, sizes
 
 #: How many values of a tensor are kept, evenly spaced.
 SAMPLES: Final = 16
 
 #: The digest of a tensor whose bits cannot be read (without data, of a subclass that hides them).
 UNREADABLE: Final = b""
+
+#: The device of a tensor that has no numbers.
+NO_MEMORY: Final = "meta"
 
 _BYTES: Final = 16
 
@@ -64,7 +67,7 @@ class TensorNote(NamedTuple):
         shape: its sizes.
         dtype: its type without ``torch.``.
         stride: its strides in elements.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``; ``meta`` if it has no numbers.
         digest: of dtype and encodings in the order of the indices. All NaNs count as one; +0 and -0
             differ. ``UNREADABLE`` if they cannot be read.
         rows: dimension -> what is kept of the part that belongs to one row of the batch, for the
@@ -79,6 +82,11 @@ class TensorNote(NamedTuple):
     digest: bytes
     rows: Mapping[int, RowNote] = NO_ROWS
     taken: bytes | tuple[float, ...] = ()
+
+    @property
+    def unread(self) -> bool:
+        """Whether it has numbers, at which nobody could look."""
+        return self.digest == UNREADABLE and self.device != NO_MEMORY
 
     @property
     def samples(self) -> tuple[float, ...]:
@@ -116,7 +124,8 @@ def _type_of(dtype: Any) -> _Type:
 def array_of(tensor: Any) -> Any:
     """Return the encodings of a strided tensor as a NumPy array of its shape; may share memory.
 
-    Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width.
+    Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width, and
+    complex32 as complex64.
 
     Raises:
         TypeError: NumPy and this module know no such type.
@@ -261,8 +270,6 @@ def note_of(
     shape = tuple(tensor.shape)
     device = "cpu" if tensor.is_cpu else tensor.device.type
     stride = tensor.stride()
-    if kind == "complex32":  # nor does the recorder in C++ read it
-        return TensorNote(shape, kind, stride, device, UNREADABLE)
     try:
         # torch puts elements in order faster than NumPy.
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
@@ -296,6 +303,8 @@ def _note_of_parts(tensor: Any, parts: Sequence[Any] | None, hashed: str) -> Ten
     """Describe a tensor by the digests of the plain tensors that it consists of."""
     kind, shape, device = _type_of(tensor.dtype).name, sizes(tensor), tensor.device.type
     digests = [note_of(part, None, hashed).digest for part in parts or ()]
+    if parts is None and not hides(tensor):
+        device = NO_MEMORY
     if parts is None or UNREADABLE in digests:
         return TensorNote(shape, kind, (), device, UNREADABLE)
     bits = np.frombuffer(b"".join(digests), np.uint8)
@@ -318,7 +327,10 @@ def row_axis(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
 
 
 def same_bits(a: TensorNote, b: TensorNote) -> bool:
-    """Tell whether two tensors hold the same encodings, or the row of one is the other."""
+    """Tell whether two tensors hold the same encodings, or the row of one is the other.
+
+    Of two that cannot be read nothing else is known; see :attr:`TensorNote.unread`.
+    """
     if a.digest == UNREADABLE or b.digest == UNREADABLE:
         return a.digest == b.digest and (a.shape, a.dtype) == (b.shape, b.dtype)
     if a.shape == b.shape:

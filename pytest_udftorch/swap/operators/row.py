@@ -57,7 +57,7 @@ class Contract:
         unless: calls that are outside nevertheless: ``alpha`` (in 16 bits, with a factor that is
             not 1), ``number`` (on a GPU, of 16 bits and a number that they do not hold),
             ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an argument), or
-            ``grouped`` (on a GPU, of heads that share keys and values).
+            ``composed`` (on a GPU, where torch has one operator on a CPU).
         every_overload: whether the contract's kernel serves overloads with ``out=`` that the
             library does not name: torch's write to a result that they are given.
     """
@@ -90,13 +90,17 @@ OWN: Final = everywhere(Held.OWN)
 TRIED: Final = everywhere(Held.TRIED)
 COMPOSED: Final = everywhere(Held.COMPOSED)
 
-#: Torch's kernels for GPUs give other bits than those for the CPU: always, or in 16 bits.
+#: Torch's kernels for GPUs give other bits than those for the CPU.
 TRIED_ON_CPU: Final = Contract(Held.TRIED, Held.TRIED)
-TRIED_BUT_SIXTEEN_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED)
+#: They do so in 16 bits, which are therefore widened there; or everywhere, for kernels of the CPU
+#: do not round once.
+WIDENED_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED, Held.OWN)
+WIDENED: Final = Contract(Held.TRIED, Held.OWN, Held.TRIED, Held.OWN)
 #: The contract has kernels for float32 alone.
 OWN_IN_FLOAT32: Final = Contract(Held.OWN, Held.NO, Held.OWN, Held.NO)
 OWN_ON_CPU: Final = Contract(Held.OWN, Held.OWN)
 OWN_ON_GPUS_IN_FLOAT32: Final = Contract(cuda=Held.OWN)
+OWN_ON_GPUS: Final = Contract(cuda=Held.OWN, cuda16=Held.OWN)
 
 # Who overrides it ----------------------------------------------------------------------------
 

@@ -10,14 +10,16 @@ from pytest_udftorch.swap.operators.row import (
     OWN,
     OWN_IN_FLOAT32,
     OWN_ON_CPU,
+    OWN_ON_GPUS,
     OWN_ON_GPUS_IN_FLOAT32,
     TRIED,
-    TRIED_BUT_SIXTEEN_ON_GPUS,
+    WIDENED,
     Contract,
     Held,
     Kind,
     Operator,
     Row,
+    everywhere,
     moves,
     row,
 )
@@ -55,6 +57,8 @@ _OF_PRODUCTS: Final = (
     # Those of transformers, which call products.
     row("grouped_mm_fallback", _REDUCES, also="grouped_mm_fallback_backward"),
 )
+
+_RMS: Final = Contract(Held.COMPOSED, Held.COMPOSED, Held.OWN, Held.OWN)
 
 #: Reductions.
 _REDUCTIONS: Final = (
@@ -106,15 +110,15 @@ _NORMS: Final = (
     row("cudnn_batch_norm_backward", _REDUCES, contract=OWN_ON_GPUS_IN_FLOAT32, mislaid=True),
     row("_batch_norm_with_update", _REDUCES, workspace=3),
     row("batch_norm_backward", _REDUCES),
-    row("_fused_rms_norm", _REDUCES, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
-    row("_fused_rms_norm_backward", _REDUCES, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
+    row("_fused_rms_norm", _REDUCES, contract=_RMS),
+    row("_fused_rms_norm_backward", _REDUCES, contract=_RMS),
     row("_weight_norm_interface_backward", _REDUCES),
 )  # fmt: skip
 
 #: Pooling and interpolation.
 _WINDOWS: Final = (
     row("avg_pool2d", _SUMS, contract=TRIED, uncompiled="avg_pool2d"),
-    row("avg_pool2d_backward", _SUMS, contract=TRIED_BUT_SIXTEEN_ON_GPUS,
+    row("avg_pool2d_backward", _SUMS, contract=WIDENED,
         uncompiled="avg_pool2d_backward"),
     row("_adaptive_avg_pool2d", _SUMS, contract=TRIED, uncompiled="_adaptive_avg_pool2d"),
     row("_adaptive_avg_pool2d_backward", _SUMS,
@@ -166,10 +170,10 @@ def _attention(
 
 #: Attention. The overrides of the first row are those of all operators that fuse it on CUDA.
 _ATTENTION: Final = (
-    # Torch composes it where no operator fuses it, in another order than the contract's. On GPUs
-    # it does so in float32 where heads share keys and values; on the CPU that is fused.
+    # Torch composes it where no operator fuses it, in another order than the contract's: on GPUs
+    # for example in float32 where heads share keys and values, which on the CPU is fused.
     row("scaled_dot_product_attention", _REDUCES, "exp",
-        contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.COMPOSED, unless=("grouped",)),
+        contract=everywhere(Held.COMPOSED, unless=("composed",)),
         cuda=Operator(
             "scaled_dot_product_attention",
             ("attention_forward", "attention_queries", "attention_keys"),
@@ -180,15 +184,17 @@ _ATTENTION: Final = (
     _attention("_scaled_dot_product_flash_attention_for_cpu_backward", "attention_gradients",
                "scores", contract=OWN_ON_CPU),
     _attention("_scaled_dot_product_flash_attention", "flash", "scores_and_sums",
-               functions="exp log"),
-    _attention("_scaled_dot_product_flash_attention_backward", "flash_gradients", "scores"),
+               functions="exp log", contract=OWN_ON_GPUS),
+    _attention("_scaled_dot_product_flash_attention_backward", "flash_gradients", "scores",
+               contract=OWN_ON_GPUS),
     _attention("_scaled_dot_product_efficient_attention", "efficient", "scores_and_sums",
-               functions="exp log", contract=OWN_ON_GPUS_IN_FLOAT32),
+               functions="exp log", contract=OWN_ON_GPUS),
     _attention("_scaled_dot_product_efficient_attention_backward", "efficient_gradients",
-               "scores", contract=OWN_ON_GPUS_IN_FLOAT32),
+               "scores", contract=OWN_ON_GPUS),
     _attention("_scaled_dot_product_cudnn_attention", "cudnn", "scores_and_sums",
-               functions="exp log"),
-    _attention("_scaled_dot_product_cudnn_attention_backward", "cudnn_gradients", "scores"),
+               functions="exp log", contract=OWN_ON_GPUS),
+    _attention("_scaled_dot_product_cudnn_attention_backward", "cudnn_gradients", "scores",
+               contract=OWN_ON_GPUS),
     row("_native_multi_head_attention", _REDUCES, "exp", counted="self_attention"),
     row("_transformer_encoder_layer_fwd", _REDUCES, "exp erf", counted="encoder_layer"),
 )  # fmt: skip

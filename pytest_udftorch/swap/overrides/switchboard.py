@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -61,7 +61,8 @@ _CONTRACT: Final = "repro"
 _TABLES: Final = 32
 
 
-def places() -> list[Place]:
+@functools.cache
+def places() -> tuple[Place, ...]:
     """Return every overload and dispatch key that sessions of shipped libraries override, sorted.
 
     Operators of other libraries get their boards when they are first asked for.
@@ -77,7 +78,16 @@ def places() -> list[Place]:
         for op in (*row.cpu, *row.cuda, *whole):
             names = op.overloads if op in row.cpu or isinstance(op, Pointwise) else ()
             found |= {(f"aten::{n}", "CPU") for n in names if not n.startswith("_foreach_")}
-    return sorted((name, key) for name, key in found)
+    return tuple(sorted((name, key) for name, key in found))
+
+
+def _text(path: str) -> str:
+    """Return what a file holds; nothing if there is none. Hundreds are read in a first session."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def _boards(package: Path) -> Mapping[str, str]:
@@ -88,9 +98,9 @@ def _boards(package: Path) -> Mapping[str, str]:
         base, _, last = overload.partition("::")[2].partition(".")
         name = f"{base}_{last}" if last else base
         for stem in (base, base.rstrip("_")):
-            path = folder / f"{stem}_ops.h"
-            if path.exists() and re.search(rf"struct TORCH_API {name} \{{", path.read_text()):
-                included.add(path.name)
+            header_of = f"{stem}_ops.h"
+            if f"struct TORCH_API {name} {{" in _text(os.path.join(folder, header_of)):
+                included.add(header_of)
                 entries.append(f'  BOARD("{overload}", {name})')
                 break
     lines = [f"#include <ATen/ops/{name}>\n" for name in sorted(included)]

@@ -121,12 +121,18 @@ class Tapes:
             self.refuse(b"a launch with what a tape does not give")
             return
         kinds = compiled.src.signature.values()
-        given = [
-            (a.which,) if isinstance(a, Drawn) else word(a) if isinstance(a, int | float) else a
-            for a, kind in zip(arguments, kinds, strict=False)
-            if kind != "constexpr"
-        ]
-        if not all(isinstance(g, int | tuple) or hasattr(g, "data_ptr") for g in given):
+        maps = iter(getattr(metadata, "tensordesc_meta", None) or ())
+        given: list[Any] = []
+        for a, kind in zip(arguments, kinds, strict=False):
+            if kind == "constexpr":
+                continue
+            if str(kind).startswith("tensordesc"):
+                given += described(a, next(maps, None))
+            elif isinstance(a, Drawn):
+                given.append((a.which,))
+            else:
+                given.append(word(a) if isinstance(a, int | float) else a)
+        if not all(isinstance(g, int | tuple | list) or hasattr(g, "data_ptr") for g in given):
             self.refuse(b"a launch with what is no number and no tensor")
             return
         self._kept[compiled.function] = compiled
@@ -141,6 +147,34 @@ def is_unusual(metadata: Any) -> bool:
     return bool(
         any(getattr(metadata, n, 0) for n in _UNUSUAL) or getattr(metadata, "num_ctas", 1) != 1
     )
+
+
+def described(descriptor: Any, how: Any) -> list[Any]:
+    """Return what a kernel gets for a descriptor of a matrix: a map, sizes and strides.
+
+    Args:
+        descriptor: Triton's.
+        how: what Triton's launcher is told of the map, a dictionary or None.
+
+    Returns:
+        what ``udftape_launch`` takes; None in place of a map that it cannot make.
+    """
+    shape, strides = descriptor.shape, descriptor.strides
+    numbers = [*map(word, shape), *map(word, strides)]
+    plain = (
+        how is not None
+        and (how["elem_size"], len(shape), strides[-1]) == (1, 2, 1)
+        and not how["fp4_padded"]
+        and not how.get("is_im2col")
+        and getattr(descriptor, "padding", "zero") == "zero"
+    )
+    if not plain:
+        return [None, *numbers]
+    rows, columns = how["block_size"]
+    return [
+        [descriptor.base, shape[0], shape[1], strides[0], rows, columns, how["swizzle"]],
+        *numbers,
+    ]
 
 
 def word(number: float) -> int:

@@ -254,6 +254,20 @@ class Session(Result):
 
         restoring = bound.native.insisting(give_up)
         agenda.expect(self, self._builds())
+        try:
+            self._open(bound, restoring)
+            # Other threads may open sessions while this one waits for others' locks and for ranks.
+            follower.drop_compiled()
+            if self._ranks != "ignore":
+                process_group.compare(_facts(bound), self._ranks)
+        except BaseException:
+            self.close()
+            follower.drop_compiled()
+            raise
+        return self
+
+    def _open(self, bound: Binder, restoring: Callable[[], None]) -> None:
+        """Bind and verify under the lock on the sessions."""
         with bound.lock:
             try:
                 self._check_profile_is_free()
@@ -282,14 +296,6 @@ class Session(Result):
             except BaseException:
                 restoring()
                 raise
-        # Other threads may open sessions while this one waits for the ranks.
-        try:
-            if self._ranks != "ignore":
-                process_group.compare(_facts(bound), self._ranks)
-        except BaseException:
-            self.close()
-            raise
-        return self
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         """Return the function with a session of its own, as this one, around each call.
@@ -322,7 +328,13 @@ class Session(Result):
     def close(self) -> None:
         """Restore the slots, if the session is open."""
         if self._state == "open":
-            binder().native.insisting(self._restore)()
+            binder().native.insisting(self._end)()
+
+    def _end(self) -> None:
+        try:
+            self._restore()
+        finally:
+            follower.drop_compiled()
 
     def _check_profile_is_free(self) -> None:
         if self._profiling is not None:

@@ -344,7 +344,7 @@ def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> M
         _INDEX(said, "the index")
         folder = index.with_name(said["folder"])
         if said["key"] != key or not all(
-            _same(job.root / path, *seen)
+            _same(os.path.join(job.root, path), *seen)
             for path, seen in said["reads"].items()
             if not (path.startswith(missing) and missing and not Path(path).exists())
         ):
@@ -359,12 +359,13 @@ def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> M
     return Made(said["build"], folder / job.output, facts)
 
 
-def _same(path: Path, state: Sequence[int], digest: str) -> bool:
-    now = cache.state_of(path.stat())
+def _same(path: str, state: Sequence[int], digest: str) -> bool:
+    # A part that is compiled against torch reads thousands of files: no object for each path.
+    now = cache.state_of(os.stat(path))
     if now == tuple(state):
         return bool(digest)
     # A pipe in the place of the file would be waited for.
-    return now[0] == state[0] and path.is_file() and cache.sha256_of(path) == digest
+    return now[0] == state[0] and os.path.isfile(path) and cache.sha256_of(Path(path)) == digest
 
 
 def _make(job: Job, key: str, index: Path) -> Made:

@@ -346,6 +346,7 @@ Numbers kindOf(ScalarType Type) {
   case ScalarType::Float:
   case ScalarType::Double:
     return Numbers::Real;
+  case ScalarType::ComplexHalf:
   case ScalarType::ComplexFloat:
   case ScalarType::ComplexDouble:
     return Numbers::Complex;
@@ -775,8 +776,12 @@ Object Recorder::newNote(const Tensor &T) {
   if (IsStrided && D.Kind != Numbers::Unreadable) {
     // Elements in the order of the indices, in memory that the CPU reads.
     Tensor Other;
-    if (!T.is_cpu() || T.is_conj() || T.is_neg() || !T.is_contiguous())
+    const bool IsHalf = T.scalar_type() == ScalarType::ComplexHalf;
+    if (!T.is_cpu() || T.is_conj() || T.is_neg() || !T.is_contiguous() ||
+        IsHalf)
       Other = T.detach().contiguous().cpu().resolve_conj().resolve_neg();
+    if (IsHalf) // as NumPy gets it
+      Other = Other.to(ScalarType::ComplexFloat);
     const Tensor &Dense = Other.defined() ? Other : T;
     const auto *Data = static_cast<const uint8_t *>(Dense.const_data_ptr());
     Taken = D.Kind == Numbers::Complex
@@ -842,7 +847,7 @@ Object Recorder::digest(const Tensor &T, const Dtype &D) {
       Data = Copy.const_data_ptr();
     });
   static char Empty;
-  const size_t Bytes = static_cast<size_t>(T.numel()) * D.Bytes;
+  const size_t Bytes = T.nbytes();
   Read += Bytes;
   return hashOf(Bytes ? Data : &Empty, Bytes, D);
 }

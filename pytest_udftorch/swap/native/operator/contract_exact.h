@@ -57,7 +57,7 @@ static int32_t ref_unit(int64_t k, const uint16_t *a, int64_t sa) {
   if (top >= 0x7F80)
     return EXACT_BROKEN;
   int32_t exponent = (top + 1) >> 7;
-  return top == 0 ? 0 : (exponent ? exponent : 1) - 141;
+  return (exponent ? exponent : 1) - 141;
 }
 
 /// 2^exponent as a double; exponents are from -1022 to 1023.

@@ -51,6 +51,11 @@ struct Driver {
   Result (*Context)(void **) = nullptr;
   Result (*SetContext)(void *) = nullptr;
   Result (*Retain)(void **, int Device) = nullptr;
+  // Null in a driver that knows no tensor maps. Enumerations are ints.
+  Result (*Encode)(void *Map, int Dtype, uint32_t Rank, void *Address,
+                   const uint64_t *Sizes, const uint64_t *Strides,
+                   const uint32_t *Box, const uint32_t *Steps, int Interleave,
+                   int Swizzle, int Promotion, int Outside) = nullptr;
   // c10::cuda::CUDAStream has one member, a c10::Stream.
   void *(*NativeStream)(const c10::Stream *) = nullptr;
   at::TensorBase (*Empty)(c10::IntArrayRef, c10::IntArrayRef, c10::ScalarType,
@@ -74,6 +79,7 @@ const Driver *driver() {
          "_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_"
          "NS1_10ScalarTypeESt8optionalINS1_6DeviceEE",
          D.Empty);
+    look(Cuda, "cuTensorMapEncodeTiled", D.Encode);
     return look(Cuda, "cuLaunchKernel", D.Launch) &&
            look(Cuda, "cuGetErrorString", D.ErrorText) &&
            look(Cuda, "cuCtxGetCurrent", D.Context) &&

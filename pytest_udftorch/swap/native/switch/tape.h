@@ -179,11 +179,25 @@ struct Operand {
 
 /// A compiled kernel, launched. A word is the address of a tensor, or a drawn
 /// number, where At says so.
+/// How a launch describes a dense matrix of bytes to the units that copy tiles
+/// of it (CUtensorMap, in the driver's manual).
+struct Map {
+  unsigned Parameter = 0; ///< whose word is the address
+  uint64_t Rows = 0, Columns = 0, Across = 0;
+  uint32_t Box[2] = {}; ///< columns and rows of a tile
+  int Swizzle = 0;
+  bool operator==(const Map &) const = default;
+};
+
+/// The most of them.
+constexpr size_t MostMaps = 2;
+
 struct Launch {
   void *Function = nullptr;
   unsigned Threads = 0, Shared = 0, Programs = 0;
   std::vector<uint64_t> Words;
   std::vector<int> At; ///< a slot, -1, or -2 - I for the number drawn as I-th
+  std::vector<Map> Maps;
   std::atomic<bool> *Ran = nullptr;
 };
 
@@ -243,7 +257,7 @@ bool operator==(const Operand &A, const Operand &B) {
 bool operator==(const Launch &A, const Launch &B) {
   return A.Function == B.Function && A.Threads == B.Threads &&
          A.Shared == B.Shared && A.Programs == B.Programs &&
-         A.Words == B.Words && A.At == B.At;
+         A.Words == B.Words && A.At == B.At && A.Maps == B.Maps;
 }
 
 bool operator==(const Layout &A, const Layout &B) {
@@ -746,6 +760,18 @@ private:
     Slots[static_cast<size_t>(At)] = X;
   }
 
+  static void encode(const cuda::Driver &D, const Map &M, uint64_t Address,
+                     void *To) {
+    const uint64_t Sizes[2] = {M.Columns, M.Rows};
+    const uint32_t Steps[2] = {1, 1};
+    constexpr int Bytes = 0, Plain = 0, By128 = 2, Zeros = 0;
+    cuda::check(D,
+                D.Encode(To, Bytes, 2, reinterpret_cast<void *>(Address), Sizes,
+                         &M.Across, M.Box, Steps, Plain, M.Swizzle, By128,
+                         Zeros),
+                "cuTensorMapEncodeTiled");
+  }
+
   void launch(const Launch &L) const {
     const cuda::Driver *D = cuda::driver();
     TORCH_CHECK(D && Device, "A recorded kernel has no GPU.");
@@ -759,6 +785,12 @@ private:
       else
         Values[I] = At == -1 ? L.Words[I] : Drawn[static_cast<size_t>(-2 - At)];
       Parameters[I] = &Values[I];
+    }
+    // The driver wants them at multiples of 64 bytes.
+    alignas(64) unsigned char Maps[MostMaps][128];
+    for (size_t I = 0; I < L.Maps.size(); ++I) {
+      encode(*D, L.Maps[I], Values[L.Maps[I].Parameter], Maps[I]);
+      Parameters[L.Maps[I].Parameter] = Maps[I];
     }
     cuda::launch(*D, L.Function, L.Programs, L.Threads, L.Shared,
                  Device->index(), Parameters,
@@ -1006,37 +1038,58 @@ EXPORT void udftape_constant(PyObject *X) {
 }
 
 /// Records the launch of a kernel. \p Arguments is a list of its parameters: an
-/// int of 64 bits, a tensor for its address, or the how manieth drawn number in
-/// a tuple.
+/// int of 64 bits, a tensor for its address, the how manieth drawn number in a
+/// tuple, or a list for a map of a matrix of bytes: the tensor, rows, columns,
+/// bytes from row to row, rows and columns of a tile, and the swizzle.
 EXPORT void udftape_launch(PyObject *Arguments, void *Function,
                            unsigned Threads, unsigned Shared, unsigned Programs,
                            const char *Name) {
   auto *R = tape::Recording::current();
   if (!R)
     return;
-  tape::Launch New{Function, Threads, Shared, Programs, {}, {}, nullptr};
+  tape::Launch New{Function, Threads, Shared, Programs, {}, {}, {}, nullptr};
   const auto Count = static_cast<size_t>(PyList_GET_SIZE(Arguments));
   if (Count > cuda::MostParameters)
     R->refuse("a kernel with too many parameters");
+  const auto AddressOf = [&](PyObject *Of) {
+    const Tensor X =
+        torch::jit::toIValue(Of, c10::TensorType::get(), std::nullopt)
+            .toTensor();
+    const bool Same = R->isConstant(X);
+    const int At = Same ? -1 : R->slot(X);
+    if (!Same && At < 0)
+      R->refuse("a launch with a tensor that no step made");
+    New.At.push_back(At);
+    New.Words.push_back(Same ? reinterpret_cast<uint64_t>(X.const_data_ptr())
+                             : 0);
+  };
   for (size_t I = 0; I < Count; ++I) {
     PyObject *Each = PyList_GET_ITEM(Arguments, static_cast<Py_ssize_t>(I));
-    int At = -1;
-    uint64_t Word = 0;
     if (PyLong_Check(Each)) {
-      Word = PyLong_AsUnsignedLongLongMask(Each);
+      New.Words.push_back(PyLong_AsUnsignedLongLongMask(Each));
+      New.At.push_back(-1);
     } else if (PyTuple_Check(Each)) {
-      At = -2 - static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(Each, 0)));
+      New.Words.push_back(0);
+      New.At.push_back(
+          -2 - static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(Each, 0))));
+    } else if (PyList_Check(Each)) {
+      uint64_t N[6] = {};
+      for (Py_ssize_t A = 0; A < 6; ++A)
+        N[A] = PyLong_AsUnsignedLongLongMask(PyList_GET_ITEM(Each, A + 1));
+      const auto Narrow = [](uint64_t X) { return static_cast<uint32_t>(X); };
+      New.Maps.push_back({static_cast<unsigned>(I),
+                          N[0],
+                          N[1],
+                          N[2],
+                          {Narrow(N[4]), Narrow(N[3])},
+                          static_cast<int>(N[5])});
+      AddressOf(PyList_GET_ITEM(Each, 0));
+      if (New.Maps.size() > tape::MostMaps || !cuda::driver() ||
+          !cuda::driver()->Encode)
+        R->refuse("a launch with maps of tensors that the driver has not");
     } else {
-      const Tensor X =
-          torch::jit::toIValue(Each, c10::TensorType::get(), std::nullopt)
-              .toTensor();
-      if (R->isConstant(X))
-        Word = reinterpret_cast<uint64_t>(X.const_data_ptr());
-      else if ((At = R->slot(X)) < 0)
-        R->refuse("a launch with a tensor that no step made");
+      AddressOf(Each);
     }
-    New.Words.push_back(Word);
-    New.At.push_back(At);
   }
   {
     std::lock_guard<std::mutex> Guard(Lock);
