@@ -14,7 +14,8 @@ dtype: 1 is as near to float64 as stock. What the integers do is computed in flo
 exact.
 
 Attention in bfloat16 under ``repro`` and its gradients are compared with float64 in the same way,
-also over the channels that are no outlier.
+also over the channels that are no outlier. Both, and a linear layer, are timed in one thread in
+turns with stock, as ``contract_speed`` does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from torchvision.models import VisionTransformer
 
 import pytest_udftorch
 from benches.data import photographs
-from benches.experiments import command, training
+from benches.experiments import command, contract_speed, training
+from benches.experiments.cpu_operators import keep_freed_memory
 
 ROWS: Final = 96
 K: Final = 4096
@@ -181,6 +183,43 @@ def attention_errors(length: int, factors: Sequence[float]) -> dict[str, dict[st
     return found
 
 
+# Speed ---------------------------------------------------------------------------------------
+
+
+def calls() -> dict[str, Callable[[], object]]:
+    """Return a linear layer and attention in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).bfloat16()
+
+    x, weight = normal(512, 1024), normal(1024, 1024)
+    attend = functools.partial(nn.functional.scaled_dot_product_attention, is_causal=True)
+    found: dict[str, Callable[[], object]] = {
+        "linear, 512×1024 to 1024": lambda: nn.functional.linear(x, weight)
+    }
+    for heads, length in ((8, 512), (4, 2048)):
+        given = [normal(1, heads, length, SIZE) for _ in range(4)]
+        size = f"{heads} heads of {length:,} × {SIZE}"
+        found[f"causal attention, {size}"] = functools.partial(attend, *given[:3])
+        found[f"the same with its gradients, {size}"] = functools.partial(attended, given)
+    key = normal(1, 32, 2048, SIZE)
+    one = functools.partial(nn.functional.scaled_dot_product_attention, key[:, :, :1], key, key)
+    found[f"attention of one query, 32 heads of 2,048 × {SIZE}"] = one
+    return found
+
+
+def speeds() -> dict[str, Any]:
+    """Return name -> times under stock and ``repro``, and the share of stock's speed."""
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: contract_speed.compared(call) for name, call in calls().items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
 # Cases ---------------------------------------------------------------------------------------
 
 
@@ -292,6 +331,7 @@ def measure() -> dict[str, Any]:
             print(attention[-1], flush=True)
     return {
         "chosen": CHOSEN.label, "steps": STEPS, "k": K, "rows": found, "attention": attention,
+        "speeds": speeds(),
     }  # fmt: skip
 
 

@@ -1226,7 +1226,14 @@ def exact_products(results: Results) -> str:
         "The same error of attention in bfloat16 and of the gradients of query, key and value, of "
         "all channels and of those that are not the loud one."
     )
-    return _with_source([*products, "", *table(head, attention), "", said], document)
+    errors = [*products, "", *table(head, attention), "", said]
+    speeds = [
+        (name, f"{row['stock_us'] / 1e3:.2f}", f"{row['session_us'] / 1e3:.2f}",
+         _share_of_speed(row["speed"]))
+        for name, row in document["speeds"].items()
+    ]  # fmt: skip
+    head = ["bfloat16, one thread", "stock, ms", "repro, ms", "share of stock's speed"]
+    return _with_source([*errors, "", *table(head, speeds)], document)
 
 
 def exact_products_cuda(results: Results) -> str:

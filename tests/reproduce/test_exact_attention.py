@@ -110,6 +110,13 @@ def test_masks(dtype, shape):
     both(*tensors(70, 90), attn_mask=mask)
 
 
+@pytest.mark.parametrize("heads", [1, 8])
+def test_masks_of_one_query_whose_heads_share_keys(heads):
+    mask = torch.rand(2, heads, 1, 90) < 0.7
+    mask[..., 0] = True
+    both(*tensors(1, 90, heads=8, of_keys=2), attn_mask=mask)
+
+
 def test_numbers_beyond_the_usual():
     given = tensors(40)
     for x in given[1:]:

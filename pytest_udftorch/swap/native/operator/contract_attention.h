@@ -44,6 +44,13 @@ struct exact_attention {
 // Queries of a block, and keys whose gradients are computed at once.
 enum { BLOCK_QUERIES = 64, BLOCK_KEYS = 256 };
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// Floats up to the end of a line of the cache.
+static int64_t whole_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
 static const uint16_t *head_of(const struct heads *h, int64_t sample,
                                int64_t head) {
   return h->x + sample * h->sample + head * h->head;
@@ -76,18 +83,18 @@ static struct packed room_for(const struct exact *by, float **room) {
   struct packed found = {*by, *room};
   *room += panels_of(by) * exact_panel_size(by);
   found.by.of_terms = (int32_t *)*room;
-  *room += (by->terms + 15) / 16 * 16;
+  *room += whole_lines(by->terms);
   return found;
 }
 
 /// How much that is, in floats.
 static int64_t size_for(const struct exact *by) {
-  return panels_of(by) * exact_panel_size(by) + (by->terms + 15) / 16 * 16;
+  return panels_of(by) * exact_panel_size(by) + whole_lines(by->terms);
 }
 
 /// Packs a matrix; of weighted sums with a unit for each row.
 static void pack_right(struct packed *m, const uint16_t *b, int weighted) {
-  static const float any;
+  static const float any; // that there are weights decides on units
   m->by.b = b;
   m->by.w = weighted ? &any : NULL;
   if (weighted)
@@ -125,7 +132,7 @@ static void multiply_packed(const struct packed *right, struct exact by,
 static int64_t left_size(int64_t m, int64_t k) {
   struct exact by = {.m = m, .k = k};
   exact_set_terms(&by);
-  return (exact_left_size(&by) + 15) / 16 * 16;
+  return whole_lines(exact_left_size(&by));
 }
 
 //===----------------------------------------------------------------------===//
@@ -213,10 +220,6 @@ static int64_t seen_up_to(const struct exact_attention *a, int64_t end) {
   return a->causal && end < a->keys ? end : a->keys;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t whole_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
-
 //===----------------------------------------------------------------------===//
 // Forward
 //===----------------------------------------------------------------------===//
@@ -248,7 +251,7 @@ static void exact_attention_part(void *data) {
   int64_t rows = least(a->queries, BLOCK_QUERIES);
   int64_t scores = whole_lines(rows * a->keys), keys = a->keys;
   int64_t work = whole_lines(rows_together(keys) * keys + TOGETHER) + APART;
-  int64_t left = left_size(rows, a->size > keys ? a->size : keys);
+  int64_t left = left_size(rows, most(a->size, keys));
   struct exact k = right_of(a->size, keys, a->k.column, a->k.row);
   struct exact v = right_of(keys, a->size, a->v.row, a->v.column);
   float *room =
@@ -443,9 +446,8 @@ static void exact_backward_part(void *data) {
   int64_t work = whole_lines(rows_together(keys) * keys + TOGETHER) + APART;
   int64_t levels = whole_lines(waiting_levels(a->queries) * keys * a->size);
   int64_t rows = least(a->queries, BLOCK_QUERIES);
-  int64_t left = left_size(rows, a->size > keys ? a->size : keys);
-  int64_t across = left_size(least(keys, BLOCK_KEYS), chunk);
-  left = left > across ? left : across;
+  int64_t left = most(left_size(rows, most(a->size, keys)),
+                      left_size(least(keys, BLOCK_KEYS), chunk));
   struct exact k = right_of(a->size, keys, a->k.column, a->k.row);
   struct exact v = right_of(a->size, keys, a->v.column, a->v.row);
   struct exact by_key = right_of(keys, a->size, a->k.row, a->k.column);
