@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.swap.contract.ranks import tree_layout as tree_layout
     from pytest_udftorch.swap.contract.replicas import GradientTree as GradientTree
     from pytest_udftorch.swap.contract.replicas import tree_hook as tree_hook
+    from pytest_udftorch.swap.contract.variates import row_seeds as row_seeds
 else:
     __all__, __getattr__, __dir__ = names_from(
         __name__,
@@ -38,5 +39,6 @@ else:
             "swap.contract.outside": ["Outside", "within_contract"],
             "swap.contract.ranks": ["tree_layout"],
             "swap.contract.replicas": ["GradientTree", "tree_hook"],
+            "swap.contract.variates": ["row_seeds"],
         },
     )

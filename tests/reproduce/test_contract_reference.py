@@ -214,6 +214,17 @@ def test_random_numbers_are_functions_of_the_key_and_the_place():
     order = torch.empty(n, dtype=torch.int64)
     reference("randperm", n, u, order)
     assert torch.equal(torch.randperm(n, generator=generator()), order)
+    weights, place = torch.rand(7, 143).relu_(), torch.empty(1, dtype=torch.int64)
+    drawn = torch.multinomial(weights, 1, generator=generator())
+    for row, of in enumerate(weights):
+        reference("multinomial", 143, 143 * row, u, of, function("log"), place)
+        assert place == drawn[row]
+    # A place without weight is never drawn.
+    weights[0, ::2] = 0
+    again = torch.empty(999, dtype=torch.int64)
+    reference("multinomial_again", 143, 999, u, weights[0].contiguous(), again)
+    assert torch.equal(torch.multinomial(weights[0], 999, True, generator=generator()), again)
+    assert (again % 2 == 1).all()
     other = ctypes.c_uint64(key ^ 1)
     reference("randperm", n, other, order)
     assert not torch.equal(torch.randperm(n, generator=generator()), order)

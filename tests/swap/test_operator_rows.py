@@ -503,7 +503,7 @@ LOOPS = {
     **dict.fromkeys(("smooth_l1_loss_backward", "binary_cross_entropy_backward"),
                     "smooth_l1_backward"),
     "uniform": "uniform", "normal": "normal", "exponential": "exponential",
-    "bernoulli": "bernoulli",
+    "bernoulli": "bernoulli", "multinomial": "multinomial",
     **dict.fromkeys(("native_dropout", "native_dropout_backward"), "bernoulli"),
     **dict.fromkeys(("_fused_adam", "_fused_adamw"), "adam"),
     "_fused_sgd": "sgd", "_fused_adagrad": "adagrad",

@@ -8,10 +8,13 @@ The words of the call are Philox's of that key.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from pytest_udftorch.base.newest import Newest
+from pytest_udftorch.errors import OperatorError
 from pytest_udftorch.swap.contract.gpu import GPU, signed
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
@@ -188,3 +191,133 @@ def randperm_(n: int, *, generator: Any, out: Any) -> Any:
     order = torch.argsort((words[:, 0] << 32) | (words[:, 1] & 0xFFFFFFFF), stable=True)
     out.resize_(n)
     return out.copy_(order)
+
+
+# Drawing of places ------------------------------------------------------------------------
+
+#: Bits of the largest weight where draws with replacement take integers; 2^24 of them fit 63 bits.
+_WEIGHT: Final = 38
+
+#: More categories than these torch refuses.
+_CATEGORIES: Final = 1 << 24
+
+
+class _Seeds:
+    """Seeds of rows, and how many times rows were drawn."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = tuple(seeds)
+        self.calls = 0
+
+    def keys(self, rows: int) -> list[int]:
+        """Return the key of each row for the next call.
+
+        Raises:
+            OperatorError: there are more or fewer rows than seeds.
+        """
+        if rows != len(self.seeds):
+            raise OperatorError(
+                f"torch.multinomial draws for {rows} rows, but row_seeds has {len(self.seeds)} "
+                "seeds. Give one for each row, in their order."
+            )
+        at = 2 * self.calls
+        self.calls += 1
+        made = contract()
+        return [_joined(made.words(at + 2, seed)[at:]) for seed in self.seeds]
+
+
+def _joined(words: Any) -> int:
+    """Return two words as a key of 63 bits."""
+    first, second = (int(word) & 0xFFFFFFFF for word in words)
+    return (first << 32 | second) >> 1
+
+
+_seeds: ContextVar[_Seeds | None] = ContextVar("seeds of rows", default=None)
+
+
+@contextmanager
+def row_seeds(seeds: Sequence[int]) -> Iterator[None]:
+    """Give each row of ``torch.multinomial`` a seed of its own in a block, under ``repro``.
+
+    What is drawn for a row then depends on its weights, its seed, and on how many calls drew for it
+    in this block: not on the other rows. So ``generate(do_sample=True)`` of transformers draws the
+    same tokens for a request in every batch, if each block holds one call of ``generate``:
+
+    >>> with patched("repro"), row_seeds([7, 8]):  # doctest: +SKIP
+    ...     model.generate(two_requests, do_sample=True)
+
+    Args:
+        seeds: for each row a number from 0 to 2^63 - 1. A call has as many rows.
+
+    Raises:
+        OperatorError: no seeds are given, or one is no such number.
+    """
+    good = [type(seed) is int and 0 <= seed < 1 << 63 for seed in seeds]
+    if not good or not all(good):
+        raise OperatorError(
+            f"row_seeds takes a number from 0 to 2^63 - 1 for each row, but was given {seeds!r}."
+        )
+    token = _seeds.set(_Seeds(seeds))
+    try:
+        yield
+    finally:
+        _seeds.reset(token)
+
+
+def multinomial(
+    self: Any, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> Any:
+    """Draw places by their weights, of each row of a matrix or of one row.
+
+    One draw, or several places of each row, are those with the largest quotients of weights over
+    exponential variates. Several draws with replacement are places in running sums of integers.
+    """
+    if not _drawable(self, num_samples, replacement):
+        return stock(self, num_samples, replacement, generator=generator)
+    weights = self.reshape(-1, self.shape[-1]).float()
+    again = replacement and num_samples > 1
+    rows, each = len(weights), 2 * num_samples if again else weights.shape[1]
+    seeded = _seeds.get()
+    if seeded is None:
+        words = _words(rows * each, generator, self.device).view(rows, each)
+    else:
+        import torch
+
+        made = contract()
+        keys = seeded.keys(rows)
+        words = torch.stack([made.words(each, key, self.device) for key in keys])
+    drawn = _again(weights, words) if again else _raced(weights, words, num_samples)
+    return drawn.view(*self.shape[:-1], num_samples)
+
+
+def _drawable(weights: Any, count: int, replacement: bool) -> bool:
+    """Tell whether weights are those that torch draws by; it has the words where not."""
+    if weights.dim() not in (1, 2) or not weights.numel() or count < 1:
+        return False
+    categories = weights.shape[-1]
+    if categories > _CATEGORIES or (not replacement and count > categories):
+        return False
+    good = (weights.amax() < math.inf) & (weights.amin() >= 0)
+    return bool(good & (weights.amax(-1) > 0).all())
+
+
+def _raced(weights: Any, words: Any, count: int) -> Any:
+    """Return the places of the largest quotients, of equal ones the first, in falling order."""
+    e = (1 - _fractions(words)).log_().neg_().clamp_(min=2.0**-25)
+    quotients = weights / e
+    if count == 1:
+        return quotients.argmax(-1, keepdim=True)
+    return quotients.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
+
+
+def _again(weights: Any, words: Any) -> Any:
+    """Return places drawn with replacement: exact in integers, so without an order."""
+    import torch
+
+    wide = weights.double()
+    ends = (wide / wide.amax(-1, keepdim=True) * 2.0**_WEIGHT).ceil().long().cumsum(-1)
+    total = ends[:, -1:]
+    pairs = words.view(len(weights), -1, 2).long() & 0xFFFFFFFF
+    bits = pairs[..., 0] << 21 | pairs[..., 1] >> 11
+    places = (bits.double() * 2.0**-53 * total.double()).floor().long()
+    return torch.searchsorted(ends, torch.minimum(places, total - 1), right=True)

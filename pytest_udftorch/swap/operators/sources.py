@@ -86,7 +86,7 @@ _DRAWN: Final = (
     row("randint", _DRAWS),
     row("random", _DRAWS, overwrites=True),
     row("randperm", _DRAWS, contract=Contract(Held.COMPOSED, cuda=Held.COMPOSED)),
-    row("multinomial", _DRAWS, "log", counted="chosen"),
+    row("multinomial", _DRAWS, "log", counted="chosen", contract=OWN),
     row("native_dropout", _DRAWS, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
     row("native_dropout_backward", Kind.MAPS, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
     row("rrelu_with_noise", _DRAWS),

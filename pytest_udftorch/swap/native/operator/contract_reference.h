@@ -376,18 +376,53 @@ EXPORT void ref_exponential(int64_t n, uint64_t key, float rate, array1 *log,
   }
 }
 
-/// Ones where a fraction is below the probability; dropout keeps these.
-EXPORT void ref_bernoulli(int64_t n, uint64_t key, float p, float *y) {
-  for (int64_t e = 0; e < n; ++e)
-    y[e] = ref_fraction(key, e) < p ? 1.0f : 0.0f;
-}
-
-/// The 64 bits by which randperm orders number e: two words, the first above.
+/// The 64 bits of number e: two words, the first above.
 static int64_t ref_order(uint64_t key, int64_t e) {
   uint32_t four[4];
   philox((uint64_t)e / 2, key, four);
   const uint32_t *two = four + e % 2 * 2;
   return (int64_t)((uint64_t)two[0] << 32 | two[1]);
+}
+
+/// The place of the largest quotient of n weights over exponential variates: of
+/// equal ones the first. Word e + first of the key belongs to place e.
+EXPORT void ref_multinomial(int64_t n, int64_t first, uint64_t key,
+                            const float *weights, array1 *log, int64_t *y) {
+  float most = -1.0f;
+  for (int64_t e = 0; e < n; ++e) {
+    float variate = -ref_of(log, 1.0f - ref_fraction(key, first + e));
+    float quotient = weights[e] / fmaxf(variate, 0x1p-25f);
+    if (quotient > most) {
+      most = quotient;
+      *y = e;
+    }
+  }
+}
+
+/// Draws with replacement: weights over the largest are integers, rounded up,
+/// of 38 bits. Draw d takes the 53 upper bits of words 2d and 2d + 1.
+EXPORT void ref_multinomial_again(int64_t n, int64_t draws, uint64_t key,
+                                  const float *weights, int64_t *y) {
+  double most = 0.0;
+  for (int64_t e = 0; e < n; ++e)
+    most = fmax(most, (double)weights[e]);
+  int64_t total = 0;
+  for (int64_t e = 0; e < n; ++e)
+    total += (int64_t)ceil((double)weights[e] / most * 0x1p38);
+  for (int64_t d = 0; d < draws; ++d) {
+    uint64_t bits = (uint64_t)ref_order(key, d) >> 11;
+    int64_t place = (int64_t)floor((double)bits * 0x1p-53 * (double)total);
+    place = place < total ? place : total - 1;
+    for (y[d] = 0; place >= 0; ++y[d])
+      place -= (int64_t)ceil((double)weights[y[d]] / most * 0x1p38);
+    --y[d];
+  }
+}
+
+/// Ones where a fraction is below the probability; dropout keeps these.
+EXPORT void ref_bernoulli(int64_t n, uint64_t key, float p, float *y) {
+  for (int64_t e = 0; e < n; ++e)
+    y[e] = ref_fraction(key, e) < p ? 1.0f : 0.0f;
 }
 
 /// Numbers below n in the order of their 64 bits, ties by number.
