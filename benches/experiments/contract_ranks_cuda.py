@@ -484,6 +484,7 @@ def launched(order: Order, row: Callable[[dict[str, Any]], None], seconds: float
             return ""
         lines = said.read_text().splitlines()
         # Of several ranks, what the launcher says of them comes last.
+        print("\n".join(lines[-60:]), file=sys.stderr, flush=True)
         errors = [x for x in lines if re.search(r"Error: .", x) and "ChildFailed" not in x]
         return errors[0] if errors else f"status {run.returncode}"
 
