@@ -237,14 +237,12 @@ vector_norm = sixteen(vector_norm)
 
 # Those whose kernels for 16 bits round elsewhere.
 avg_pool2d_backward = widened("avg_pool2d_backward")
-logit = widened("logit")
 logit_backward = widened("logit_backward")
 nll_loss2d_backward = widened("nll_loss2d_backward")
 nll_loss_backward = widened("nll_loss_backward")
 prelu_kernel = widened("_prelu_kernel")
 sigmoid_backward = widened("sigmoid_backward")
 tanh_backward = widened("tanh_backward")
-xlogy = widened("xlogy.Tensor")
 
 __all__ = [
     "adaptive_avg_pool2d_backward",
@@ -316,7 +314,6 @@ __all__ = [
     "lerp_",
     "log_softmax",
     "log_softmax_backward",
-    "logit",
     "logit_backward",
     "logsumexp",
     "max_pool2d_backward",
@@ -383,7 +380,6 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
-    "xlogy",
 ]
 
 # What a function of the contract does depends on its arguments alone.

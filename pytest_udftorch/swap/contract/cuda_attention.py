@@ -197,8 +197,9 @@ def _block(p: _Problem, heads: slice, grads: Any) -> tuple[Any, Any, Any]:
     lanes, constants, warps = _held(p.keys)
     rows = e.shape[0] * e.shape[1]
     launch(
-        "attention_slopes", -(-rows // lanes), (e, g), (rows, p.keys, p.factor), constants, warps
-    )
+        "attention_slopes", -(-rows // lanes), (e, g), (rows, p.keys, p.queries, p.factor),
+        {"CAUSAL": p.causal, **constants}, warps,
+    )  # fmt: skip
     # The sums over queries are those of a head.
     shape = (-1, p.queries, p.size)
     w, slopes = (t.view(-1, p.queries, p.keys).mT for t in (e, g))

@@ -81,10 +81,14 @@ def attention_digits(e, exponents, high, low, units, totals, rows, n, padded, ea
     tl.store(units + to, tl.reshape(unit, [LANES, PARTS]), inside)
 
 
-@triton.jit(do_not_specialize=["rows", "n"])
-def attention_slopes(e, g, rows, n, factor, EVEN: tl.constexpr, LANES: tl.constexpr,
-                     LOG: tl.constexpr):  # fmt: skip
-    """Turn exponentials into weights, and gradients of weights into those of scores."""
+@triton.jit(do_not_specialize=["rows", "n", "queries"])
+def attention_slopes(e, g, rows, n, queries, factor, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+                     LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Turn exponentials into weights, and gradients of weights into those of scores.
+
+    Keys without weight, and those behind a causal mask, add nothing and get nothing, whatever their
+    values are.
+    """
     if EVEN:
         n = n // 16 * 16
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
@@ -92,7 +96,9 @@ def attention_slopes(e, g, rows, n, factor, EVEN: tl.constexpr, LANES: tl.conste
     inside = (row < rows)[:, None] & (term < n)[None, :]
     at = row[:, None] * n + term[None, :]
     w, _ = _weights(e, at, inside, LOG)
+    if CAUSAL:
+        w = tl.where(term[None, :] <= (row % queries)[:, None], w, 0.0)
     v = tl.load(g + at, inside, other=0.0)
-    less = _sums_of(v * w, inside, LOG)
+    less = _sums_of(tl.where(w == 0, 0.0, v * w), inside, LOG)
     tl.store(e + at, w, inside)
-    tl.store(g + at, ((v - less[:, None]) * w) * factor, inside)
+    tl.store(g + at, tl.where(w == 0, 0.0, ((v - less[:, None]) * w) * factor), inside)
