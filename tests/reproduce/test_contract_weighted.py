@@ -29,7 +29,7 @@ def unit_of(largest):
     """The exponents of the least powers of two in which numbers round to two digits."""
     exponent = np.frexp(largest)[1] - 15
     exponent += np.rint(np.ldexp(largest, -exponent)) > LARGEST
-    return np.where(largest == 0, 0, np.maximum(exponent, LEAST)).astype(np.int64)
+    return np.where(largest == 0, LEAST, np.maximum(exponent, LEAST)).astype(np.int64)
 
 
 def split(x):
@@ -199,6 +199,14 @@ def test_a_row_without_weight_does_not_matter_and_one_with_weight_does():
         found = contract().weighted(w, v)
         assert same(found[0, :4], whole[0, :4])
         assert not same(found[0, 4], whole[0, 4])
+
+
+def test_a_row_of_zeros_changes_no_bit_of_the_others():
+    w, v = torch.rand(1, 5, 600), torch.randn(1, 600, 30).bfloat16() * 2.0**-20
+    v[0, 77] = 0.0
+    without = w.clone()
+    without[..., 77] = 0.0
+    assert same(contract().weighted(w, v), contract().weighted(without, v))
 
 
 def test_few_terms_are_right():

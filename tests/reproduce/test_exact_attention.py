@@ -155,6 +155,17 @@ def test_a_hidden_key_changes_nothing_even_if_it_is_infinite():
     assert out[:, :, 100:].isnan().all()
 
 
+@pytest.mark.parametrize("keys", [150, 600])
+def test_a_query_that_is_no_number_changes_no_gradient_of_keys_behind_it(keys):
+    q, k, v, grad = tensors(150, keys)
+    whole = both(q, k, v, grad, is_causal=True)
+    q[:, :, 10] = math.nan
+    found = both(q, k, v, grad, is_causal=True)
+    for a, b in zip(found[2:], whole[2:], strict=True):
+        assert same(a[:, :, 11:], b[:, :, 11:])
+        assert a[:, :, :11].isnan().all()
+
+
 def test_a_sample_is_the_same_alone_and_in_a_batch():
     given = tensors(130, samples=8)
     together = attended(*given, is_causal=True)

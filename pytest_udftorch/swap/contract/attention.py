@@ -232,6 +232,8 @@ def attention_backward(  # noqa: PLR0913
     own = _first_queries(seen, first)
     total = _sum(e, first)
     weights = e.div_(total.masked_fill(total == 0, 1.0))
+    if is_causal and query.dtype is torch.bfloat16:
+        weights.tril_()  # of a query whose sum is NaN, too
     of_value = _product_from(weights.mT, grad_out, own)
     of_weights = _product(grad_out, values.mT)
     unseen = weights == 0 if query.dtype is torch.bfloat16 else None

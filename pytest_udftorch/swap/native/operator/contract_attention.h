@@ -213,6 +213,10 @@ static void weigh(const struct attending *t, const struct queries *these,
                t->work, t->sums);
     s.place += count;
   }
+  // Keys that a query does not see have no weight, even if its sum is NaN.
+  for (int64_t r = 0; a->causal && r < these->count; ++r)
+    for (int64_t i = these->first + r + 1; i < these->seen; ++i)
+      weights[r * apart + i] = 0.0f;
 }
 
 /// The keys that queries up to one see.
