@@ -455,6 +455,68 @@ def test_the_interpreter_multiplies_exactly_as_the_cpu_does(shapes):
     assert made.stdout.strip().endswith("the same"), made.stderr
 
 
+ATTENTION = """
+import math, sys
+import torch
+import triton.language as tl
+from pytest_udftorch.swap.contract import attention, cuda_attention, cuda_exact, gpu, launches
+from pytest_udftorch.swap.contract import triton_attention, triton_kernels
+
+def launch(self, tensors, numbers):
+    launches._kernel(self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
+
+launches.Launch.run = launch
+triton_kernels._plus = tl.standard._sum_combine
+gpu._resident = cuda_exact._processors = lambda device: 7
+cuda_exact._is_hopper = lambda device: False
+# The interpreter does not round to bfloat16 to nearest: torch does, when it copies.
+multiplied = cuda_exact.multiplied
+cuda_exact.multiplied = lambda *given: multiplied(*given[:-1], torch.float32)
+torch.manual_seed(0)
+
+def same(a, b):
+    assert a.shape == b.shape
+    return torch.equal(*(torch.where(x.isnan(), math.nan, x.float()).view(torch.int32)
+                         for x in (a, b)))
+
+def compared(heads, shared, queries, keys, size, causal):
+    q, g = (torch.randn(2, heads, queries, size).bfloat16() for _ in range(2))
+    k, v = (torch.randn(2, shared, keys, size).bfloat16() for _ in range(2))
+    q[1, 0, queries // 2, 0] = math.nan
+    k[0, 0, -1, 1] = v[1, 0, -1, 2] = math.inf
+    want = attention.attention(q, k, v, 0.0, causal)
+    wanted = attention.attention_backward(g, q, k, v, None, None, 0.0, causal)
+    factor = 1 / math.sqrt(size)
+    out, logs = cuda_attention.attention(q, k, v, causal, factor)
+    found = cuda_attention.gradients(g, q, k, v, causal, factor)
+    found = [attention._gathered(x, like) for x, like in zip(found, (q, k, v))]
+    pairs = zip((out, logs, *found), (want[0].bfloat16(), want[1], *wanted))
+    return [same(a, b) for a, b in pairs]
+
+for case in eval(sys.argv[1]):
+    for cuda_attention._scores in (cuda_attention.SCORES, 7 * case[3]):
+        assert compared(*case) == [True] * 5, (case, compared(*case))
+cuda_exact._chunk = 8
+assert compared(2, 1, 20, 20, 16, True) != [True] * 5
+print("the same")
+"""
+
+#: Heads, those of keys, queries, keys, their size, and whether a query sees no later key.
+HEADS = (
+    "(2, 1, 20, 20, 16, True), (2, 2, 9, 33, 16, False)",
+    "(2, 1, 3, 600, 32, False), (1, 1, 530, 530, 16, True)",
+)
+
+
+@pytest.mark.parametrize("cases", [HEADS[0], pytest.param(HEADS[1], marks=pytest.mark.slow)])
+def test_the_interpreter_attends_as_the_cpu_does(cases):
+    made = subprocess.run(
+        [sys.executable, "-c", ATTENTION, cases], env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.stdout.strip().endswith("the same"), made.stderr
+
+
 def test_an_unknown_unit_of_exact_products_is_refused(monkeypatch):
     from pytest_udftorch.errors import CudaFormError
     from pytest_udftorch.swap.contract import cuda_exact
