@@ -96,19 +96,12 @@ def attention(length: int, rounds: int) -> dict[str, Any]:
 
     found: dict[str, Any] = {"length": length, "samples": SAMPLES[length]}
     for what, call in (("forward", forward), ("with gradients", both)):
-        graphs, most = {}, {}
-        for library in LIBRARIES:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            graphs[library] = captured(library, call)
-            most[library] = torch.cuda.max_memory_allocated() - before
+        graphs = {library: captured(library, call) for library in LIBRARIES}
         times = events({name: g.replay for name, g in graphs.items()}, rounds, flush=False)
         ratio = [a / b for a, b in zip(times["std"], times["repro"], strict=True)]
         found[what] = {
             "std_over_repro": stored.summary(ratio),
             "ns": {name: stored.summary(of) for name, of in times.items()},
-            "bytes": most,
         }
     return found
 

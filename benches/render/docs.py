@@ -1253,17 +1253,16 @@ def exact_products_cuda(results: Results) -> str:
     attended = []
     for r in document["attention"]:
         for what in ("forward", "with gradients"):
-            ns, most = r[what]["ns"], r[what]["bytes"]
+            ns = r[what]["ns"]
             attended.append((
                 f"{r['samples']} × {r['length']:,}", what,
                 *(f"{ns[library]['median'] / 1e3:,.0f}" for library in ("std", "repro")),
                 _share_of_speed(r[what]["std_over_repro"]),
-                *(f"{most[library] / 1e6:,.0f}" for library in ("std", "repro")),
             ))  # fmt: skip
     of = (
         "Causal attention of 32 heads of 64 numbers, which share keys and values by four, likewise."
     )
-    columns = ["samples × length", "", *head[2:], "stock, MB", "repro, MB"]
+    columns = ["samples × length", "", *head[2:]]
     return _with_source(
         [*table(head, rows), "", said, "", *table(columns, attended), "", of], document
     )
@@ -1400,7 +1399,7 @@ def contract_small_cuda(results: Results) -> str:
     rows = [
         (row["model"], row["what"], f"{row['stock_ms']['median']:.1f}",
          *(over_stock(row, library) for library in ("corem", "repro")),
-         f"{row['bytes']['repro'] / row['bytes']['stock']:.2f}")
+         f"{row['bytes']['repro'] / row['bytes']['stock']:.2f}" if "bytes" in row else "")
         for row in document["rows"]
     ]  # fmt: skip
     said = (

@@ -15,6 +15,7 @@ from pytest_udftorch.swap.contract import cuda_exact
 from pytest_udftorch.swap.contract.cuda_exact import CHUNK, PAD, Digits, Values
 from pytest_udftorch.swap.contract.cuda_sums import log2
 from pytest_udftorch.swap.contract.launches import launch
+from pytest_udftorch.swap.overrides.tape import recording
 
 #: Rows of scores that a program holds have so many terms at most, as a power of two.
 _LONGEST: Final = 13
@@ -85,6 +86,14 @@ class _Problem:
         for first in range(0, self.rows, step):
             yield slice(first, min(first + step, self.rows))
 
+    def turns(self, least: int) -> list[slice]:
+        """Return ``heads``; what takes several turns is not recorded, which would hold them all."""
+        found = list(self.heads(least))
+        tapes = recording()
+        if tapes is not None and len(found) * len(list(self.blocks())) > 1:
+            tapes.refuse(b"attention in several turns")
+        return found
+
     def exponentials(self, query: Any, keys: Digits, first: int) -> tuple[Any, Any]:
         """Return e to the scores less the largest of their row, and that.
 
@@ -148,7 +157,7 @@ def attention(query: Any, key: Any, value: Any, causal: bool, factor: float) -> 
     out = torch.empty(p.matrices, p.rows, p.size, dtype=query.dtype, device=query.device)
     logs = torch.empty(p.matrices, p.rows, device=query.device)
     blocks = list(p.blocks())
-    for heads in p.heads(p.rows if len(blocks) == 1 else _scores):
+    for heads in p.turns(p.rows if len(blocks) == 1 else _scores):
         keys = cuda_exact.digits(p.key[heads])
         values = cuda_exact.values(p.value[heads])
         for rows in blocks:
@@ -179,7 +188,7 @@ def gradients(
     of_query = torch.empty(p.matrices, p.rows, p.size, device=query.device)
     shape = (p.matrices * p.sharing, p.keys, p.size)
     of_key, of_value = (torch.empty(shape, device=query.device) for _ in range(2))
-    for heads in p.heads(p.rows):
+    for heads in p.turns(p.rows):
         own = slice(heads.start * p.sharing, heads.stop * p.sharing)
         of_query[heads], of_key[own], of_value[own] = _block(p, heads, grads)
     return (

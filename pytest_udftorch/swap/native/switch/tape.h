@@ -318,9 +318,14 @@ public:
     return Innermost && !Innermost->Depth ? Innermost : nullptr;
   }
 
+  /// Says why there will be no tape, and lets go of the tensors that it held.
   void refuse(std::string Reason) {
-    if (Why.empty())
-      Why = std::move(Reason);
+    if (!Why.empty())
+      return;
+    Why = std::move(Reason);
+    Held.clear();
+    Copies.clear();
+    SlotOf.clear();
   }
 
   void launch(Launch &&New) {
@@ -415,6 +420,8 @@ private:
   }
 
   int hold(const Tensor &X) {
+    if (!Why.empty())
+      return -1;
     const auto [At, New] =
         SlotOf.emplace(X.unsafeGetTensorImpl(), static_cast<int>(Held.size()));
     if (New) {
