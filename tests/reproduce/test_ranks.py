@@ -17,7 +17,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -340,6 +345,13 @@ def test_an_input_that_does_not_say_how_it_lies(ranks):
     model = parallelize_module(layers(), init_device_mesh("cpu", (2,)), plan)
     with pytest.raises(SummationError, match="a style for this layer"):
         tree_layout(model)[0].forward(torch.ones(2, 128))
+
+
+def test_a_norm_whose_features_are_cut(ranks):
+    plan = {"0": SequenceParallel(sequence_dim=2)}
+    norm = parallelize_module(nn.Sequential(nn.LayerNorm(8)), init_device_mesh("cpu", (2,)), plan)
+    with pytest.raises(SummationError, match=r"0 \(LayerNorm\) gets an input .* along a dimension"):
+        tree_layout(norm)(torch.ones(2, 4, 4))
 
 
 def test_another_reduction(ranks):
