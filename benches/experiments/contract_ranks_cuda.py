@@ -70,6 +70,8 @@ THREADS: Final = 4
 LARGE: Final = Size(576, 12, 1504, 4, 320)
 #: Seconds that a run may take, by default.
 SECONDS: Final = 285.0
+#: Share of the time that is left which a place may take while others wait.
+SHARE: Final = 0.6
 
 
 @dataclass(frozen=True)
@@ -403,7 +405,7 @@ def child(order: Order) -> Iterator[dict[str, Any]]:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     if place.backend and not distributed.is_initialized():
         distributed.init_process_group(place.backend)
-    for library, (name, dtype), leg in product(order.libraries, order.cases, place.legs):
+    for (name, dtype), library, leg in product(order.cases, order.libraries, place.legs):
         if name == "net" and "sp" in leg.layout:
             # Images have no sequence.
             leg = replace(leg, layout=leg.layout.replace("sp", "tp"))
@@ -498,8 +500,10 @@ def measured(
 ) -> list[str]:
     """Run places one after the other until a time; return what went wrong."""
     failed = []
-    for place in chosen:
+    for number, place in enumerate(chosen):
         left = until - time.monotonic()
+        if number + 1 < len(chosen):
+            left *= SHARE
         why = launched(replace(order, place=place), row, left) if left > 5 else "no time was left"
         if why:
             failed.append(f"{place.device}, {place.ranks} ranks, {place.backend}: {why}")

@@ -17,7 +17,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -33,9 +38,13 @@ import json, os, sys, traceback
 from dataclasses import replace
 import torch
 torch.set_num_threads(1)
-from torch import distributed
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 from benches.experiments import contract_ranks_cuda as bench
 from pytest_udftorch import patched
+from pytest_udftorch.reproduce import tree_layout
 from pytest_udftorch.swap.contract import nodes, replicas
 from pytest_udftorch.swap.contract.nodes import cuts, product, ranks_of
 
@@ -79,6 +88,38 @@ def products(rank):
         distributed.all_reduce(one)
         yield [torch.equal(found, whole), torch.equal(one.to(dtype), whole)]
 
+def norms(rank):
+    ranks, shape = ranks_of(None), (3, 7, 40)
+    mesh = init_device_mesh("cpu", (ranks.world,))
+    low, high = cuts(shape[1], ranks.world)[rank : rank + 2]
+
+    def placed(x):
+        part = x[:, low:high].clone()
+        return DTensor.from_local(
+            part, mesh, [Shard(1)], run_check=False, shape=x.shape, stride=x.stride()
+        )
+
+    for norm, tree in ((nn.LayerNorm, True), (nn.RMSNorm, True), (nn.LayerNorm, False)):
+        torch.manual_seed(0)
+        x, grad, model = torch.randn(shape), torch.randn(shape), nn.Sequential(norm(shape[-1]))
+        with patched("repro"):
+            given = x.clone().requires_grad_()
+            y = model(given)
+            y.backward(grad)
+            whole = [p.grad.clone() for p in model.parameters()]
+            model.zero_grad()
+            parallelize_module(model, mesh, {"0": SequenceParallel()})
+            if tree:
+                tree_layout(model)
+            mine = placed(x).requires_grad_()
+            out = model(mine)
+            out.backward(placed(grad))
+            found = [p.grad.full_tensor() for p in model.parameters()]
+        same = [torch.equal(a, b) for a, b in zip(found, whole, strict=True)]
+        rows = torch.equal(out.to_local(), y[:, low:high])
+        rows &= torch.equal(mine.grad.to_local(), given.grad[:, low:high])
+        yield [tree, rows and all(same)]
+
 def in_turn(terms, found, begin=0):
     return sum(list(found.values())[::-1])
 
@@ -89,7 +130,7 @@ if WRONG:
     nodes.total, replicas._mean = in_turn, mean_in_turn
 with patched("repro"):  # builds it once
     pass
-rows, equal = [], []
+rows, equal, normed = [], [], []
 for ranks, layouts in PLACES:
     legs = tuple(bench.Leg(*leg) for leg in layouts)
     place = bench.Place("cpu", ranks, "gloo" if ranks > 1 else "", legs)
@@ -99,14 +140,16 @@ for ranks, layouts in PLACES:
     rows += bench._rows(forked(ranks, lambda rank: bench.child(order)))
 for ranks in PRODUCTS:
     equal += [json.loads(line) for of in forked(ranks, products) for line in of]
-print(json.dumps([rows, equal]))
+if PRODUCTS:
+    normed = [json.loads(line) for of in forked(2, norms) for line in of]
+print(json.dumps([rows, equal, normed]))
 """
 
 FLOAT32 = (("llama", "float32"),)
 
 
 def ran(folder, places, cases=FLOAT32, libraries=("repro",), **given):
-    """Return rows of the bench on the CPU, and which products over ranks were right."""
+    """Return rows of the bench on the CPU, and which products and norms over ranks were right."""
     named = {"steps": 2, "images": 256, "wrong": False, "products": (), **given}
     folder.mkdir(exist_ok=True)
     head = f"FOLDER, PLACES, CASES, LIBRARIES = {str(folder)!r}, {places}, {cases}, {libraries}\n"
@@ -138,13 +181,15 @@ def ends(rows):
 
 def test_layouts_of_two_ranks_end_with_the_weights_of_one(tmp_path):
     places = ((1, whole("one", "parts")), (2, whole("ddp", "fsdp", "tp", "sp")))
-    rows, equal = ran(tmp_path, places, products=(2, 4))
+    rows, equal, normed = ran(tmp_path, places, products=(4,))
     assert len(ends(rows)) == 6
     assert len(set(ends(rows).values())) == 1
     # One sum of each rank is the negative control; rounding to bfloat16 may hide what differs.
     assert all(tree for tree, _ in equal)
     assert sum(one for _, one in equal) <= len(equal) // 3
-    assert len(equal) == 3 * (2 + 4)
+    assert len(equal) == 3 * 4
+    # Torch's sums of the norms' gradients are the negative control.
+    assert normed == [[tree, tree] for tree in (True, True, False)] * 2
     # Only exchanges are sent, and all of them are counted.
     assert [row["sent"] > 0 for row in rows] == [False] * 2 + [True] * 4
 
@@ -161,7 +206,7 @@ def test_every_layout_ends_with_the_weights_of_one_rank(tmp_path, model, dtype):
         (1, (("one", 2, 3, True),)),
     )
     case = ((model, dtype),)
-    rows, _ = ran(tmp_path, places, case, ("repro", "std"), steps=3, images=1024)
+    rows, *_ = ran(tmp_path, places, case, ("repro", "std"), steps=3, images=1024)
     each = {
         library: [r["digest"] for r in rows if r["library"] == library and r["end"] == 3]
         for library in ("repro", "std")
@@ -300,6 +345,13 @@ def test_an_input_that_does_not_say_how_it_lies(ranks):
     model = parallelize_module(layers(), init_device_mesh("cpu", (2,)), plan)
     with pytest.raises(SummationError, match="a style for this layer"):
         tree_layout(model)[0].forward(torch.ones(2, 128))
+
+
+def test_a_norm_whose_features_are_cut(ranks):
+    plan = {"0": SequenceParallel(sequence_dim=2)}
+    norm = parallelize_module(nn.Sequential(nn.LayerNorm(8)), init_device_mesh("cpu", (2,)), plan)
+    with pytest.raises(SummationError, match=r"0 \(LayerNorm\) gets an input .* along a dimension"):
+        tree_layout(norm)(torch.ones(2, 4, 4))
 
 
 def test_another_reduction(ranks):

@@ -252,8 +252,8 @@ class _Convolution:
 class _Norm:
     """The forward of a layer whose parameters all ranks have, and whose rows lie on several."""
 
-    def __init__(self, layer: Any) -> None:
-        self.layer, self.plain = layer, layer.forward
+    def __init__(self, name: str, layer: Any) -> None:
+        self.name, self.layer, self.plain = name, layer, layer.forward
         self.given: Any = None
         layer.register_forward_pre_hook(self._remember, prepend=True)
 
@@ -278,11 +278,14 @@ class _Norm:
         cut = [p.dim % input.dim() for p in of_input if p.is_shard()]
         if not cut:
             return self.plain(input, *args, **kwargs)
-        mesh, x, ranks = (
-            input.device_mesh,
-            self._rows(input),
-            ranks_of(input.device_mesh.get_group()),
-        )
+        if cut != [cut[0] % (input.dim() - 1)]:
+            _refuse(
+                f"{self.name} ({type(self.layer).__name__})",
+                f"gets an input that lies on ranks as {of_input}",
+                "Use SequenceParallel over a mesh of one dimension, along a dimension of rows.",
+            )
+        mesh, x = input.device_mesh, self._rows(input)
+        ranks = ranks_of(mesh.get_group())
         lead = input.shape[:-1]
         outer, each, inner = lead[: cut[0]].numel(), lead[cut[0]], lead[cut[0] + 1 :].numel()
         edges = cuts(each, ranks.world)
@@ -416,7 +419,7 @@ def _prepare(name: str, module: Any, parts: int, outer: int) -> None:
                 f"{name} ({type(module).__name__})", f"has parameters on ranks as {placed}",
                 "Cut linear layers and embeddings alone; SequenceParallel is for norms.",
             )  # fmt: skip
-        _set_forward(module, _Norm(module))
+        _set_forward(module, _Norm(name, module))
 
 
 def _convolutions() -> Any:
