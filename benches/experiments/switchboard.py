@@ -3,7 +3,9 @@
 
     python -m benches.experiments.switchboard [--rounds N] [--store FILE]
 
-Entry and exit are CPU times of the process, after the first session of a selection.
+Entry and exit are CPU times of the process, after the first session of a selection. The first
+entry is that of a fresh process with everything built, which has imported torch: the import of the
+package, and what the session adds to it. Processes of the libraries take turns.
 
 A board stays in torch's dispatcher when the last session has closed. Its cost is the difference
 between processes that have opened a session and processes that have not, which take turns: the
@@ -67,6 +69,38 @@ print(json.dumps(found))
 """
 
 
+#: Prints the CPU times of the package's import and of a first session, in ms.
+_FIRST = """
+import sys, time, torch
+times = [time.process_time_ns()]
+import pytest_udftorch
+times.append(time.process_time_ns())
+session = pytest_udftorch.patched(sys.argv[1], functions=sys.argv[2:] or None).__enter__()
+times.append(time.process_time_ns())
+session.close()
+print((times[1] - times[0]) / 1e6, (times[2] - times[1]) / 1e6)
+"""
+
+
+def first_entry(turns: int) -> dict[str, Any]:
+    """Return the CPU time that a fresh process spends up to its first session, in ms."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SESSIONS}
+    for turn in range(turns + 1):
+        for name, (library, functions) in SESSIONS.items():
+            arguments = [sys.executable, "-c", _FIRST, library, *(functions or ())]
+            done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+            importing, entering = map(float, done.stdout.split())
+            if turn:  # the first turn builds
+                found[name].append((importing, entering))
+    return {
+        name: {
+            "import_ms": stored.summary([importing for importing, _ in times]),
+            "entry_ms": stored.summary([entering for _, entering in times]),
+        }
+        for name, times in found.items()
+    }
+
+
 def entry_and_exit(turns: int) -> dict[str, Any]:
     """Return the CPU time of an entry and an exit, in ms."""
     entries: dict[str, list[float]] = {name: [] for name in SESSIONS}
@@ -120,7 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--rounds must be 2 or more.")
 
     def measure() -> dict[str, Any]:
-        return {"sessions": entry_and_exit(options.rounds), "boards": boards(options.rounds)}
+        return {
+            "first": first_entry(options.rounds),
+            "sessions": entry_and_exit(options.rounds),
+            "boards": boards(options.rounds),
+        }
 
     def judge(figures: dict[str, Any]) -> bool:
         for part in figures.values():

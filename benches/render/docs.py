@@ -690,9 +690,15 @@ def switchboard(results: Results) -> str:
         (name, f"{row['call_ns']['median']:.0f} ns", spread(row["board_ns"], "ns"))
         for name, row in found["boards"].items()
     ]
+    first = [
+        (name, spread(row["import_ms"], "ms"), f"{row['entry_ms']['median']:.0f} ms")
+        for name, row in found["first"].items()
+    ]
+    first_head = ["first session of a process", "import of the package", "entry, CPU time"]
     head = ["session, after the first", "entry, CPU time (quartiles)", "exit"]
     boards_head = ["call of stock on one element", "without boards", "a board adds (quartiles)"]
-    parts = [*table(head, sessions), "", *table(boards_head, boards), ""]
+    parts = [*table(first_head, first), "", *table(head, sessions), ""]
+    parts += [*table(boards_head, boards), ""]
     return "\n".join([*parts, caption(found["environment"]), ""])
 
 

@@ -128,18 +128,20 @@ class Reached:
 
     def _refusal(self, session: Session, symbols: Sequence[Symbol], missed: list[str]) -> str:
         """Return what a test is told that called functions which its library did not reach."""
-        where = []
+        where, lines = [], dict[str, None]()
         for text in missed if self._switcher.sights else ():
-            found = sights.places(s.index for s in symbols if f"{s.dtype} {s.function}" == text)
+            indices = [s.index for s in symbols if f"{s.dtype} {s.function}" == text]
+            found = sights.places(indices)
             calls = "call" if len(found) > 1 else "calls"
             where.append(f"{_list(found) or 'Code outside of operators'} {calls} {text}")
-        places = ""
+            lines |= dict.fromkeys(sights.lines(indices))
+        places = "".join(f"\n  at {line}" for line in lines) + ("\n" if lines else " ")
         if self._switcher.no_sights:
-            places = f" In which operator and layer is not known here: {self._switcher.no_sights}"
+            places += f"In which operator and layer is not known here: {self._switcher.no_sights} "
         # The operator first: pytest's summary shows no more.
         who = "; ".join(where) or f"The test called {_list(missed)}"
         return (
-            f"{who}, which {session.library.name} did not reach, and --udf-strict is on.{places} "
+            f"{who}, which {session.library.name} did not reach, and --udf-strict is on.{places}"
             "Choose a library that has the function in this dtype, or leave it out with "
             "--udf-functions. The page that the test writes with --udf-lib=std --udf-profile "
             "--udf-profile-out=DIR shows each operator and layer that calls it."

@@ -107,6 +107,13 @@ def test_special_values_and_gradients(tmp_path):
         )
 
 
+def resized():
+    """Gives memory by the bytes of float32, as sharded training does; in float64 it would end."""
+    weight = torch.ones(4)
+    weight.untyped_storage().resize_(16)
+    return weight.copy_(torch.full((4,), 2.0)).exp()
+
+
 def test_what_cannot_be_stored_says_why(tmp_path):
     path = tmp_path / "none.json"
     weight, counted = torch.ones(3), itertools.count()
@@ -118,6 +125,7 @@ def test_what_cannot_be_stored_says_why(tmp_path):
             torch.ones(3),
             "leaves float64: aten",
         ),
+        (resized, (), "a tensor that is longer than its memory"),
         (lambda x: x + next(counted), torch.ones(3), "different results when it is run again"),
         (lambda x: x + 0.1 * (x.dtype != torch.float64), torch.ones(3), "farther from the float64"),
         (torch.fft.fft, torch.ones(3), "real and imaginary"),

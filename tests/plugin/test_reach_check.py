@@ -137,6 +137,12 @@ def test_strict_names_operator_and_layer_forward_and_backward(suite):
         "test_profiled": "aten::softplus of Softplus calls float32 log1p",
         "test_after": "aten::softplus of Softplus calls float32 log1p",
     }
+    lines = re.findall(r"  at (test_it.py:\d+, in \w+: .*)", result.stdout.str())
+    forward = "test_it.py:9, in forward: return torch.sin(x) if wave else self.curve(self.head(x))"
+    assert lines[0] == forward
+    assert any(line.endswith("backward()") for line in lines), "the gradient's is who asks for it"
+    assert lines[-1].startswith("test_it.py:19, in test_after: def test_after(): Net().curve(")
+    assert len(lines) == 6
 
 
 def test_strict_without_an_observer_says_why_it_names_no_operator(suite, monkeypatch):

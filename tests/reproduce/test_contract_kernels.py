@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
+import zlib
 
 import pytest
 import torch
@@ -42,10 +44,15 @@ def session():
         yield
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
+@pytest.fixture(
+    params=[0, pytest.param(1, marks=pytest.mark.slow)], ids=["usual", "other"], autouse=True
+)
 def threads(request):
+    """One thread for one half of the tests and two for the other; in the slow run both for all."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    name = re.sub(r"\[(usual|other)", "[", request.node.name)
+    half = zlib.crc32(name.encode()) % 2
+    torch.set_num_threads(1 + (half ^ request.param))
     yield
     torch.set_num_threads(before)
 

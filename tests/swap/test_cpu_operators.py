@@ -555,7 +555,9 @@ def test_every_formula_has_a_form_in_c():
         assert f"void pointwise_{name}(" in text
 
 
-@pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    "level", [pytest.param("baseline", marks=pytest.mark.slow), "avx2", "avx512"]
+)
 def test_every_cpu_level_gives_the_same_bits(level, monkeypatch):
     try:
         build = pytest_udftorch.build_library("corem", level)

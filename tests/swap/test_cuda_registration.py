@@ -326,7 +326,9 @@ def code(text):
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("formula", ["exp", "exp2", "log"])
+@pytest.mark.parametrize(
+    "formula", ["exp", *(pytest.param(f, marks=pytest.mark.slow) for f in ("exp2", "log"))]
+)
 def test_a_kernel_that_does_not_count_is_as_if_nothing_knew_of_counting(
     formula, tmp_path, monkeypatch
 ):

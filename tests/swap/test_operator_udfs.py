@@ -630,6 +630,7 @@ def test_python_files_that_cannot_be_used(tmp_path):
         assert torch.equal(torch.log(X), X + 500)
 
 
+@pytest.mark.slow  # another compilation of torch's headers; of C: test_build.py
 def test_sources_that_do_not_compile(tmp_path):
     table = '[operators."aten::log"]\nsource = "ops.cpp"\nfunction = "log_out"\n'
     broken = write_library(tmp_path / "broken", table, ops_cpp="at::Tensor log_out(;\n")

@@ -266,8 +266,8 @@ def _made(
             ) from error
         if double.left:
             raise GoldenError(
-                f"The float64 run leaves float64: {double.left} gives numbers of another "
-                "precision. Give truth=, a callable that stays in float64."
+                f"The float64 run leaves float64: {double.left} gives another precision. "
+                "Give truth=, a callable that stays in float64."
             )
         return found
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
+from pytest_udftorch.base.tensor_contents import is_plain
 from pytest_udftorch.swap.observe.recorder import Recording
 from pytest_udftorch.swap.observe.recording import draws, effects
 
@@ -54,6 +55,11 @@ class DoublePrecision(OperatorWatch):
         if draws(func, args, kwargs):
             self.drew = self.drew or name
         written = {id(t) for p in effects(func).written for t in leaves(p.of(args, kwargs))}
+        if any(map(_is_cut_off, leaves((args, kwargs)))):
+            raise RuntimeError(
+                f"{name} gets a tensor that is longer than its memory: something gives memory "
+                "by the bytes of a shorter type"
+            )
 
         def wide(value: Any) -> Any:
             return value if id(value) in written else widened(value)
@@ -79,6 +85,17 @@ def widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and _is_short(value.dtype):
         return value.to(widened(value.dtype))
     return value
+
+
+def _is_cut_off(value: Any) -> bool:
+    """Tell whether a tensor ends behind its memory, of which torch would read and write anyway."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not is_plain(value) or not value.numel():
+        return False
+    last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    end = (value.storage_offset() + last + 1) * value.element_size()
+    return bool(end > value.untyped_storage().nbytes())
 
 
 def _is_short(dtype: Any) -> bool:

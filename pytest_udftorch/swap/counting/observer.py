@@ -45,6 +45,11 @@ class Observer:
         )
         self._stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
         self._leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
+        #: Takes what returns the line that runs, as text, for the notes of where symbols are
+        #: called; None for notes without lines.
+        self.ask_lines = ctypes.PYFUNCTYPE(None, ctypes.py_object)(
+            ("udfobserver_ask_lines", library)
+        )
         #: Takes the ``id()`` of a module, whose name is then asked for again.
         self.forget = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(("udfobserver_forget", library))
 

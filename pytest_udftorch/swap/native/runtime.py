@@ -35,7 +35,7 @@ class _CSight(ctypes.Structure):
 
     _fields_ = (
         ("operator_id", ctypes.c_uint32),
-        ("pad", ctypes.c_uint32),
+        ("line_id", ctypes.c_uint32),
         ("place", ctypes.c_uint64),
     )
 
@@ -432,16 +432,18 @@ class Cells:
         """
         self._lib.udfprof_sighting(wanted)
 
-    def sight(self, index: int) -> tuple[str, str, int] | None:
+    def sight(self, index: int) -> tuple[str, str, int, str] | None:
         """Return where the symbol of a trampoline was first called, or None if unknown.
 
         Returns:
-            The names of operator and module, empty if unknown, and the number of the stage.
+            The names of operator and module, empty if unknown, the number of the stage, and the
+            line that calls the operator, empty if unknown.
         """
         found = _CSight()
         if not self._lib.udfprof_sight(index, ctypes.byref(found)):
             return None
-        return self.string(found.operator_id), self.string(found.place >> 2), found.place & 3
+        stage, line = found.place & 3, self.string(found.line_id)
+        return self.string(found.operator_id), self.string(found.place >> 2), stage, line
 
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""

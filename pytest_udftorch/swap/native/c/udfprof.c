@@ -737,16 +737,19 @@ int udfprof_sight(size_t index, struct udfprof_sight *out) {
   return Has;
 }
 
-void udfprof_see(const char *name) {
-  if (!memcmp(udfrt_marks, Seen, sizeof Seen))
+int udfprof_unseen(void) { return memcmp(udfrt_marks, Seen, sizeof Seen) != 0; }
+
+void udfprof_see(const char *name, const char *line) {
+  if (!udfprof_unseen())
     return;
   const uint32_t Operator = name ? udfprof_intern(name) : 0;
+  const uint32_t Line = line ? udfprof_intern(line) : 0;
   const uint64_t Place = udfprof_place();
   pthread_mutex_lock(&SightsLock);
   for (size_t I = 0; I < UDFRT_TRAMPOLINES; ++I)
     if (udfrt_marks[I] && !Seen[I]) {
       Seen[I] = 1;
-      Sights[I] = (struct udfprof_sight){Operator, 0, Place};
+      Sights[I] = (struct udfprof_sight){Operator, Line, Place};
     }
   pthread_mutex_unlock(&SightsLock);
 }

@@ -303,10 +303,11 @@ UDFPROF_EXPORT uint64_t udfprof_now(void);
 UDFPROF_EXPORT uint64_t udfprof_place(void);
 
 /// Where a symbol was first called whose marking trampoline (udfrt.h) set a
-/// mark: the operator, 0 if unknown, and the place as udfprof_place() has it.
+/// mark: the operator and the line of Python that calls it, 0 if unknown, and
+/// the place as udfprof_place() has it.
 struct udfprof_sight {
   uint32_t operator_id;
-  uint32_t pad;
+  uint32_t line_id;
   uint64_t place;
 };
 
@@ -314,8 +315,11 @@ struct udfprof_sight {
 UDFPROF_EXPORT void udfprof_sighting(int on);
 /// Writes the sight of the trampoline \p index. Returns 0 if it has none.
 UDFPROF_EXPORT int udfprof_sight(size_t index, struct udfprof_sight *out);
-/// Notes that the marks that are new belong to \p name, which ends now.
-UDFPROF_EXPORT void udfprof_see(const char *name);
+/// Whether there are marks of which udfprof_see() was not told.
+UDFPROF_EXPORT int udfprof_unseen(void);
+/// Notes that the marks that are new belong to \p name, which ends now, and
+/// that \p line calls it, as text; each may be null.
+UDFPROF_EXPORT void udfprof_see(const char *name, const char *line);
 /// Whether to call it.
 UDFPROF_EXPORT extern uint32_t udfprof_sees;
 

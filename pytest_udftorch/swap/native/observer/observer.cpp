@@ -78,10 +78,27 @@ udfprof_thread *self() {
 // Kernels
 //===----------------------------------------------------------------------===//
 
+/// Returns the text of the line of Python that this thread runs, or null.
+std::atomic<PyObject *> LineOf{nullptr};
+
 /// Tells which operator ends, if somebody asks where symbols are called.
 void see(const char *Operator) {
-  if (__atomic_load_n(&udfprof_sees, __ATOMIC_RELAXED))
-    udfprof_see(Operator);
+  if (!__atomic_load_n(&udfprof_sees, __ATOMIC_RELAXED) || !udfprof_unseen())
+    return;
+  PyObject *const Function = LineOf.load();
+  // A thread without Python's state runs no line. Whoever waits for it may hold
+  // the interpreter's lock.
+  if (!Function || !PyGILState_GetThisThreadState())
+    return udfprof_see(Operator, nullptr);
+  const PyGILState_STATE State = PyGILState_Ensure();
+  PyObject *Type, *Error, *Trace;
+  PyErr_Fetch(&Type, &Error, &Trace);
+  PyObject *Text = PyObject_CallNoArgs(Function);
+  const char *Line = Text ? PyUnicode_AsUTF8AndSize(Text, nullptr) : nullptr;
+  udfprof_see(Operator, Line && *Line ? Line : nullptr);
+  Py_DecRef(Text);
+  PyErr_Restore(Type, Error, Trace); // drops what the function raised
+  PyGILState_Release(State);
 }
 
 /// While one lives, the thread is in a kernel of the operator.
@@ -457,6 +474,15 @@ extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
   Py_DecRef(std::exchange(Watched, nullptr));
   Py_DecRef(std::exchange(Find, nullptr));
   Modules.clear();
+}
+
+/// Where symbols are called is noted with the line that \p Function returns,
+/// or without lines if it is None.
+extern "C" UDFPROF_EXPORT void udfobserver_ask_lines(PyObject *Function) {
+  Py_IncRef(Function);
+  PyObject *const New = Function == Py_None ? nullptr : Function;
+  // The one before stays: another thread may be calling it.
+  LineOf.store(New);
 }
 
 /// From now on, the module at this address is another one or has another name.
