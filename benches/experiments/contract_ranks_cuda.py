@@ -355,7 +355,8 @@ def trained(order: Order, case: tuple[str, str], leg: Leg, path: Path, tree: boo
         tree_layout(model, micro_batches=batches)
     made: Any = torch.optim.AdamW if name == "llama" else torch.optim.SGD
     options = {"lr": 1e-3} if name == "llama" else {"lr": 0.02, "momentum": 0.9}
-    optimizer = made(model.parameters(), **options)
+    # On GPUs lists of tensors are the default, which may not mix a DTensor with others.
+    optimizer = made(model.parameters(), foreach=False, **options)
     if leg.stopped and leg.begin:
         _checkpoint(model, optimizer, path, save=False)
 
