@@ -153,7 +153,7 @@ def widened(name: str) -> Callable[..., Any]:
     """
     import torch
 
-    operator = functools.reduce(getattr, name.split("."), torch.ops.aten)
+    operator: Any = functools.reduce(getattr, name.split("."), torch.ops.aten)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return operator(*args, **kwargs)
