@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from benches import stored
 from benches.experiments import command
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.reproduce import Sameness, same
+from pytest_udftorch.swap.toolchain.environment import describe
 
 LIBRARIES: Final = ("std", "repro")
 
@@ -116,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", default=[])
     options = parser.parse_args(arguments)
     path: Path | None = options.store
-    rows = stored.load(path)["models"] if path is not None and path.exists() else []
-    done = {r["subject"]: r for r in rows if r["subject"] not in options.only}
+    document = stored.load(path) if path is not None and path.exists() else {"models": []}
+    done = {r["subject"]: r for r in document["models"] if r["subject"] not in options.only}
+    before = earlier(document, list(done))
     end = None if options.budget is None else time.monotonic() + options.budget
     for subject in options.only or subjects():
         if subject in done:
@@ -127,8 +129,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done[subject] = measure(subject)
         print(json.dumps(done[subject])[:400], flush=True)
         rows = sorted(done.values(), key=lambda r: _place(r["subject"]))
-        command.store("same", options, {"models": rows})
+        command.store("same", options, {"models": rows, "earlier": before})
     return 0
+
+
+def earlier(document: Mapping[str, Any], kept: Sequence[str]) -> list[dict[str, Any]]:
+    """Return where models were measured that a run elsewhere, or of other versions, keeps.
+
+    Args:
+        document: what is stored.
+        kept: the subjects that are not measured again.
+
+    Returns:
+        for each environment but this one the subjects that were measured in it.
+    """
+    found = [
+        {**e, "subjects": [s for s in e["subjects"] if s in kept]}
+        for e in document.get("earlier", ())
+    ]
+    known = {s for e in found for s in e["subjects"]}
+    if "environment" in document and not _alike(document["environment"], describe()):
+        subjects = [s for s in kept if s not in known]
+        found.append({"environment": document["environment"], "subjects": subjects})
+    return [e for e in found if e["subjects"]]
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return {**one, "date": ""} == {**other, "date": ""}
 
 
 def _place(subject: str) -> int:

@@ -1319,13 +1319,19 @@ def same(results: Results) -> str:
     document = results["same"]
     lines = [render_same.summary(document), "", *render_same.all_models(document)]
     refused = render_same.refusals(document)
-    return _with_source([*lines, *(["", *refused] if refused else [])], document)
+    before = [
+        f"{len(e['subjects'])} of the models were measured before: {caption(e['environment'])}"
+        for e in document.get("earlier", ())
+    ]
+    more = [line for part in (refused, before) if part for line in ("", *part)]
+    return _with_source([*lines, *more], document)
 
 
 def same_one(results: Results) -> str:
     """Return the ways of one model under three libraries."""
     document = results["same"]
-    return _with_source(render_same.one_model(document), document)
+    before = [e for e in document.get("earlier", ()) if render_same.SHOWN in e["subjects"]]
+    return _with_source(render_same.one_model(document), {**document, **(before or [{}])[0]})
 
 
 def same_short(results: Results) -> str:
