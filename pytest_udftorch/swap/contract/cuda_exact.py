@@ -315,10 +315,6 @@ def multiplied(
     return _ended(c, plan.splits, bias, dtype)
 
 
-#: The longest row of values whose digits a program finds.
-LONGEST: Final = 4096
-
-
 class Values(NamedTuple):
     """Rows of values as digits, of which each row has a unit of its own.
 
@@ -387,7 +383,7 @@ def weighted(w: Any, v: Any) -> Any:
 
     Args:
         w: weights in float32, (batches, m, k), with any strides.
-        v: values in bfloat16, (batches, k, n), with any strides; n is at most ``LONGEST``.
+        v: values in bfloat16, (batches, k, n), with any strides.
 
     Returns:
         (batches, m, n) in float32.
