@@ -187,10 +187,13 @@ def places(gpus: int, steps: int = STEPS) -> list[Place]:
             Place("cuda", 4, "nccl", (*every, *both, goes_on)),
             one,
         ]
+    # What gloo gathers into one tensor on GPUs ends the process (pytorch/pytorch#152645), and
+    # fully_shard gathers so.
+    device, backend = ("cuda", "nccl") if gpus > 1 else ("cpu", "gloo")
     return [
-        Place("cuda", 2, "nccl" if gpus > 1 else "gloo", (*every, begins, goes_on)),
+        Place(device, 2, backend, (*every, begins, goes_on)),
         one,
-        Place("cuda", 4, "gloo", both),
+        Place("cpu", 4, "gloo", both),
     ]
 
 
@@ -455,10 +458,11 @@ def launched(order: Order, row: Callable[[dict[str, Any]], None], seconds: float
     """
     place, until = order.place, time.monotonic() + seconds
     ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={place.ranks}"]
+    # Elastic ranks get one thread; those of the CPU share what the machine has.
+    share = max(1, _cores() // max(2, place.ranks))
     env = {
         **os.environ, "OMP_WAIT_POLICY": "passive", "NCCL_NVLS_ENABLE": "0",
-        # Elastic ranks get one thread; those of the CPU get what the machine has.
-        "OMP_NUM_THREADS": str(THREADS if place.device == "cuda" else max(1, _cores() // 2)),
+        "OMP_NUM_THREADS": str(THREADS if place.device == "cuda" else share),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as out:
         what = ["-m", __spec__.name, "--here", json.dumps(asdict(replace(order, out=out)))]

@@ -99,6 +99,19 @@ def _exchanged(mine: Any, sent: Sequence[int], received: Sequence[int], ranks: R
     return found
 
 
+def _joined(part: Any, ranks: Ranks) -> Any:
+    """Return the parts of all ranks, one behind the other; all have the same shape."""
+    import torch
+
+    whole = part.new_empty((ranks.world * part.shape[0], *part.shape[1:]))
+    if part.is_cuda and torch.distributed.get_backend(ranks.group) == "gloo":
+        # It reads memory of GPUs as if it were its own: pytorch/pytorch#152645.
+        torch.distributed.all_gather(list(whole.chunk(ranks.world)), part, group=ranks.group)
+    else:
+        torch.distributed.all_gather_into_tensor(whole, part, group=ranks.group)
+    return whole
+
+
 # Chunks that ranks share ------------------------------------------------------------------
 
 
@@ -198,9 +211,7 @@ def product(
     )
     each = zip((node for of in nodes for node in of), come.view(-1, rows, n), strict=True)
     part = finish(total(firsts[-1], dict(each))).contiguous()
-    whole = part.new_empty((ranks.world * rows, n))
-    torch.distributed.all_gather_into_tensor(whole, part, group=ranks.group)
-    return whole[:m]
+    return _joined(part, ranks)[:m]
 
 
 # Sums over rows ---------------------------------------------------------------------------
@@ -217,8 +228,6 @@ def row_sum(x: Any, ranges: Sequence[Sequence[range]], ranks: Ranks) -> Any:
     Returns:
         (n,), the same on all ranks.
     """
-    import torch
-
     terms = sum(len(part) for of in ranges for part in of)
     nodes = [[node for r in of for node in tiles(r.start, r.stop, terms)] for of in ranges]
     mine = nodes[ranks.rank]
@@ -230,8 +239,7 @@ def row_sum(x: Any, ranges: Sequence[Sequence[range]], ranks: Ranks) -> Any:
     else:
         for at, part in enumerate(x.split(lengths)):
             sums[at] = contract().sums(part, 0)
-    found = x.new_empty((ranks.world * room, x.shape[1]))
-    torch.distributed.all_gather_into_tensor(found, sums, group=ranks.group)
+    found = _joined(sums, ranks)
     have = {
         node: found[rank * room + at] for rank, of in enumerate(nodes) for at, node in enumerate(of)
     }
