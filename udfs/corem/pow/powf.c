@@ -102,7 +102,7 @@ UDF_INLINE float udf_powf_fast(float x, float y, int *hard) {
 
   // Where y is an integer, it is odd if y/2 is not one.
   uint32_t odd = udf_pow_integer(0.5f * y) ? 0 : sign;
-  uint32_t nan = ((x < 0) & !udf_pow_integer(y)) ? UINT32_C(0x7fc00000) : 0;
+  uint32_t nan = (x < 0) & !udf_pow_integer(y) ? UINT32_C(0x7fc00000) : 0;
   return udf_f32_from_bits(udf_f32_bits((float)z) | odd | nan);
 }
 
