@@ -507,6 +507,8 @@ LOOPS = {
     **dict.fromkeys(("native_dropout", "native_dropout_backward"), "bernoulli"),
     **dict.fromkeys(("_fused_adam", "_fused_adamw"), "adam"),
     "_fused_sgd": "sgd", "_fused_adagrad": "adagrad",
+    # Widened in 16 bits alone, around torch's kernel in float32.
+    "avg_pool2d_backward": "narrow",
 }  # fmt: skip
 
 #: What maps elements, one by one.

@@ -15,6 +15,9 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.file import ProfileWriter, read
 
+# Of a failing case, which would hide it.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
