@@ -60,6 +60,9 @@ std::unique_ptr<Target> target(Board &B, float Number) {
 std::atomic<bool> Stop{false};
 std::atomic<long> Calls{0}, Wrong{0};
 
+/// So many calls there are for each table, at least.
+constexpr long CallsOfRound = 20;
+
 void call() {
   c10::InferenceMode Plain;
   const Tensor X = at::ones({4});
@@ -86,7 +89,10 @@ int main(int Count, char **Arguments) {
     auto *Next = new Table;
     Next->At.push_back(New);
     Active.store(Next);
-    std::this_thread::yield();
+    // However busy the machine is, threads call while tables change.
+    do
+      std::this_thread::yield();
+    while (Calls.load() < CallsOfRound * (Round + 1L));
     Active.store(nullptr);
     std::vector<Retired> Free;
     {
