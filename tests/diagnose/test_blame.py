@@ -218,8 +218,9 @@ def test_a_scheduler_that_does_not_answer_is_an_error(folder, monkeypatch, reque
     monkeypatch.chdir(folder)
     monkeypatch.setattr("pytest_udftorch.prove.verify.workers.CONNECT_SECONDS", 1)
     canary = request.config.rootpath / "udfs" / "canary"
-    # On a busy machine dask itself may not begin, which is told as well.
-    with pytest.raises(VerifyError, match=r"No dask scheduler answers|this machine is too busy"):
+    # On a busy machine dask itself may begin late.
+    monkeypatch.setattr("pytest_udftorch.prove.verify.workers._STARTS", 30)
+    with pytest.raises(VerifyError, match="No dask scheduler answers"):
         smallest_cause("std", canary, "test_it.py:metric", scheduler="tcp://127.0.0.1:9")
 
 
