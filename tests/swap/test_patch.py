@@ -47,9 +47,11 @@ def copy(made, tmp_path):
 
 
 def original() -> list[tuple[str, int, int]]:
+    found = [p for folder in (TORCH, TORCH / "lib") for p in folder.iterdir()]
     # A folder changes when another process imports from it: Python keeps what it compiled there.
-    found = [p for folder in (TORCH, TORCH / "lib") for p in folder.iterdir() if not p.is_dir()]
-    return [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(found)]
+    return [
+        (str(p), p.stat().st_size, 0 if p.is_dir() else p.stat().st_mtime_ns) for p in sorted(found)
+    ]
 
 
 def run(command, **environment) -> subprocess.CompletedProcess[str]:
