@@ -390,11 +390,13 @@ def test_the_interpreter_convolves_as_the_cpu_does():
     assert made.stdout.strip().endswith("the same"), made.stderr
 
 
-EXACT = """
+#: What exact products launch goes to the interpreter.
+LAUNCHED = """
 import math, os, sys
 import torch
 import triton.language as tl
-from pytest_udftorch.swap.contract import cuda_exact, gpu, launches, triton_kernels
+from pytest_udftorch.swap.contract import attention, cuda_attention, cuda_exact, gpu, launches
+from pytest_udftorch.swap.contract import triton_kernels
 from pytest_udftorch.swap.contract.native import contract
 
 def launch(self, tensors, numbers):
@@ -404,8 +406,11 @@ launches.Launch.run = launch
 triton_kernels._plus = tl.standard._sum_combine
 gpu._resident = cuda_exact._processors = lambda device: 7
 cuda_exact._is_hopper = lambda device: False
-made = contract()
 torch.manual_seed(0)
+"""
+
+EXACT = """
+made = contract()
 
 def same(a, b):
     assert a.shape == b.shape and a.dtype == b.dtype
@@ -448,7 +453,7 @@ SHAPES = (
 @pytest.mark.parametrize("shapes", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
 def test_the_interpreter_multiplies_exactly_as_the_cpu_does(shapes):
     made = subprocess.run(
-        [sys.executable, "-c", EXACT, shapes],
+        [sys.executable, "-c", LAUNCHED + EXACT, shapes],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -456,23 +461,9 @@ def test_the_interpreter_multiplies_exactly_as_the_cpu_does(shapes):
 
 
 ATTENTION = """
-import math, sys
-import torch
-import triton.language as tl
-from pytest_udftorch.swap.contract import attention, cuda_attention, cuda_exact, gpu, launches
-from pytest_udftorch.swap.contract import triton_attention, triton_kernels
-
-def launch(self, tensors, numbers):
-    launches._kernel(self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
-
-launches.Launch.run = launch
-triton_kernels._plus = tl.standard._sum_combine
-gpu._resident = cuda_exact._processors = lambda device: 7
-cuda_exact._is_hopper = lambda device: False
 # The interpreter does not round to bfloat16 to nearest: torch does, when it copies.
 multiplied = cuda_exact.multiplied
 cuda_exact.multiplied = lambda *given: multiplied(*given[:-1], torch.float32)
-torch.manual_seed(0)
 
 def same(a, b):
     assert a.shape == b.shape
@@ -511,7 +502,8 @@ HEADS = (
 @pytest.mark.parametrize("cases", [HEADS[0], pytest.param(HEADS[1], marks=pytest.mark.slow)])
 def test_the_interpreter_attends_as_the_cpu_does(cases):
     made = subprocess.run(
-        [sys.executable, "-c", ATTENTION, cases], env={**os.environ, "TRITON_INTERPRET": "1"},
+        [sys.executable, "-c", LAUNCHED + ATTENTION, cases],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.stdout.strip().endswith("the same"), made.stderr
