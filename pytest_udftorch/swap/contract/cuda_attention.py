@@ -122,20 +122,17 @@ class _Problem:
         import torch
 
         count, rows = e.shape[:2]
-        padded = values.exponents.shape[1]
-        parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=e.device)
-        chunks = -(-self.keys // cuda_exact.chunk())
-        units = torch.empty(chunks, count * rows + PAD, device=e.device)
+        weights = cuda_exact.empty_digits(count * rows, self.keys, e.device)
         totals = torch.empty(count * rows, device=e.device)
         lanes, constants, warps = _held(self.keys)
         launch(
             "attention_digits", -(-count * rows // lanes),
-            (e, values.exponents, parts[0], parts[1], units, totals),
-            (count * rows, self.keys, padded, rows),
+            (e, values.exponents, *weights.parts, weights.units, totals),
+            (count * rows, self.keys, weights.parts.shape[2], rows),
             {"SLACK": PAD, "CHUNK": cuda_exact.chunk(), **constants}, warps,
         )  # fmt: skip
         found = cuda_exact.multiplied(
-            Digits(parts, units), values.digits, (count, rows, self.size, self.keys), None,
+            weights, values.digits, (count, rows, self.size, self.keys), None,
             torch.bfloat16,
         )  # fmt: skip
         return found, totals

@@ -121,33 +121,43 @@ class Digits(NamedTuple):
     units: Any
 
 
+def empty_digits(rows: int, k: int, device: Any) -> Digits:
+    """Return memory for the digits of so many rows of k numbers."""
+    import torch
+
+    parts = torch.empty(2, rows, -(-k // PAD) * PAD, dtype=torch.int8, device=device)
+    return Digits(parts, torch.empty(-(-k // _chunk), rows + PAD, device=device))
+
+
 @functools.lru_cache(maxsize=8192)
 def _digits_launch(
-    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
-) -> tuple[Launch, int]:
+    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int, dtype: Any
+) -> Launch:
+    """Return the launch, which is compiled for the dtype of the matrices."""
     count, rows, k = shape
-    padded = -(-k // PAD) * PAD
     held, warps = _HELD
-    numbers = (rows, k, padded, *strides)
+    numbers = (rows, k, -(-k // PAD) * PAD, *strides)
     constants = {
         "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": PAD, "CHUNK": chunk,
         "ROWS": held,
     }  # fmt: skip
     programs = count * -(-rows // held) * -(-k // chunk)
-    return Launch("digits", programs, device, numbers, constants, warps), padded
+    return Launch("digits", programs, device, numbers, constants, warps)
 
 
-def digits(x: Any) -> Digits:
-    """Return a batch of matrices in bfloat16, with any strides, as digits of their rows."""
-    import torch
+def digits(x: Any, exponents: Any = None) -> Digits:
+    """Return a batch of matrices, with any strides, as digits of their rows.
 
+    Args:
+        x: (batches, rows, k) in bfloat16; or weights in float32.
+        exponents: of the units of the values that have these weights, which are multiplied by
+            them; None of bfloat16.
+    """
     count, rows, k = x.shape
-    made, padded = _digits_launch(x.shape, x.stride(), x.device, _chunk)
-    parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=x.device)
-    chunks, room = -(-k // _chunk), count * rows + PAD
-    units = torch.empty(chunks, room, dtype=torch.float32, device=x.device)
-    made(x, parts[0], parts[1], units)
-    return Digits(parts, units)
+    found = empty_digits(count * rows, k, x.device)
+    made = _digits_launch(x.shape, x.stride(), x.device, _chunk, x.dtype)
+    made(x, exponents, *found.parts, found.units)
+    return found
 
 
 class Plan(NamedTuple):
@@ -353,31 +363,6 @@ def values(v: Any) -> Values:
     return Values(Digits(parts, units), exponents)
 
 
-@functools.lru_cache(maxsize=8192)
-def _weights_launch(
-    shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int
-) -> tuple[Launch, int]:
-    count, rows, k = shape
-    padded = -(-k // PAD) * PAD
-    held, warps = _HELD
-    numbers = (rows, k, padded, *strides)
-    constants = {"EVEN": k % 16 == 0, "SLACK": PAD, "CHUNK": chunk, "ROWS": held}
-    programs = count * -(-rows // held) * -(-k // chunk)
-    return Launch("weight_digits", programs, device, numbers, constants, warps), padded
-
-
-def weights(w: Any, exponents: Any) -> Digits:
-    """Return weights in float32, (batches, m, k), with any strides, times units of values."""
-    import torch
-
-    count, rows, k = w.shape
-    made, padded = _weights_launch(w.shape, w.stride(), w.device, _chunk)
-    parts = torch.empty(2, count * rows, padded, dtype=torch.int8, device=w.device)
-    units = torch.empty(-(-k // _chunk), count * rows + PAD, device=w.device)
-    made(w, exponents, parts[0], parts[1], units)
-    return Digits(parts, units)
-
-
 def weighted(w: Any, v: Any) -> Any:
     """Return weighted sums of rows of values, of which no order matters.
 
@@ -394,7 +379,7 @@ def weighted(w: Any, v: Any) -> Any:
     if not k or not batches * m * n:
         return torch.zeros(batches, m, n, dtype=torch.float32, device=w.device)
     right = values(v)
-    left = weights(w, right.exponents)
+    left = digits(w, right.exponents)
     return multiplied(left, right.digits, (batches, m, n, k), None, torch.float32)
 
 

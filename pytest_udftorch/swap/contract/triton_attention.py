@@ -12,7 +12,7 @@ This module imports triton, so it is itself imported when the first kernel is ne
 import triton
 import triton.language as tl
 
-from pytest_udftorch.swap.contract.triton_exact import _weight_digits
+from pytest_udftorch.swap.contract.triton_exact import _store_digits, _weight_digits
 from pytest_udftorch.swap.contract.triton_kernels import _sums_of
 
 
@@ -52,7 +52,7 @@ def _weights(e, at, inside, LOG: tl.constexpr):
 def attention_digits(e, exponents, high, low, units, totals, rows, n, padded, each,
                      EVEN: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
                      LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
-    """Write the weights of rows of exponentials as ``weight_digits`` does, and the rows' sums.
+    """Write the weights of rows of exponentials as ``digits`` does, and the rows' sums.
 
     So many rows, ``each``, have the values of one head. 2^LOG is not below ``padded``.
     """
@@ -73,8 +73,7 @@ def attention_digits(e, exponents, high, low, units, totals, rows, n, padded, ea
     )
     whole = tl.reshape(whole, [LANES, 1 << LOG])
     to = row[:, None] * padded + term[None, :]
-    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
-    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    _store_digits(high + to, low + to, whole, inside)
     chunk = tl.arange(0, PARTS)
     inside = (row < rows)[:, None] & (chunk * SIZE < n)[None, :]
     to = chunk[None, :] * (rows + SLACK).to(tl.int64) + row[:, None]

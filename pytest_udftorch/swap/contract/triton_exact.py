@@ -66,6 +66,13 @@ UPPER = tl.constexpr(0x4B4000)
 
 
 @triton.jit
+def _store_digits(high, low, whole, inside):
+    """Store the digits of integers plus ``OFFSET``."""
+    tl.store(high, (whole >> 8).to(tl.int8), inside)
+    tl.store(low, (whole ^ 128).to(tl.int8), inside)
+
+
+@triton.jit
 def _joined(hh, mid, ll):
     """Return 65536 hh + 256 mid + ll in float32, of integers below 2^24, as the contract rounds."""
     upper = hh.to(tl.int32) * 256 + mid.to(tl.int32)
@@ -80,42 +87,6 @@ def _scaled(value, one, other):
     near = tl.where(vast, one * 2.0**-40, one)
     value = value * near[:, None] * other[None, :]
     return value * tl.where(vast, 2.0**40, 1.0)[:, None]
-
-
-@triton.jit(do_not_specialize=["rows", "k", "padded"])
-def digits(x, high, low, units, rows, k, padded, x_batch, x_row, x_k, EVEN: tl.constexpr,
-           ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
-           ROWS: tl.constexpr):  # fmt: skip
-    """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
-
-    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
-    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
-    wide.
-    """
-    padded = padded // 128 * 128
-    if EVEN:
-        k = k // 16 * 16
-    if ALIGNED:
-        rows = rows // 16 * 16
-    chunks = tl.cdiv(k, CHUNK)
-    blocks = tl.cdiv(rows, ROWS)
-    program = tl.program_id(0)
-    block = (program % blocks).to(tl.int64)
-    chunk = (program // blocks % chunks).to(tl.int64)
-    batch = (program // blocks // chunks).to(tl.int64)
-    row = block * ROWS + tl.arange(0, ROWS)
-    at = chunk * CHUNK + tl.arange(0, CHUNK)
-    inside = (row < rows)[:, None]
-    here = x + batch * x_batch + row[:, None] * x_row + at[None, :] * x_k
-    given = tl.load(here, inside & (at < k)[None, :], other=0.0).to(tl.int16, bitcast=True)
-    unit, one, other = _units(_top(given))
-    whole = _shifted(given, one, other)
-    to = (batch * rows + row)[:, None] * padded + at[None, :]
-    inside = inside & (at < padded)[None, :]
-    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
-    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
-    total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
-    tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
 
 
 #: The exponent of a row of values of which one is infinite or NaN.
@@ -148,8 +119,7 @@ def value_digits(v, high, low, exponents, k, n, padded, v_batch, v_row, v_column
     whole = tl.trans(_shifted(bits, _power(half), _power(-exponent - half)))
     to = (batch * n + column)[:, None] * padded + row[None, :]
     inside = (column < n)[:, None] & (row < padded)[None, :]
-    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
-    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    _store_digits(high + to, low + to, whole, inside)
     tl.store(exponents + batch * padded + row, tl.where(broken, BROKEN, exponent))
 
 
@@ -178,16 +148,22 @@ def _weight_digits(w, exponent):
 
 
 @triton.jit(do_not_specialize=["rows", "k", "padded"])
-def weight_digits(w, exponents, high, low, units, rows, k, padded, w_batch, w_row, w_k,
-                  EVEN: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
-                  ROWS: tl.constexpr):  # fmt: skip
-    """Write rows of weights as ``digits`` does; each is first multiplied by the unit of its value.
+def digits(x, exponents, high, low, units, rows, k, padded, x_batch, x_row, x_k,
+           EVEN: tl.constexpr, ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
+           ROWS: tl.constexpr):  # fmt: skip
+    """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
 
-    EVEN says that k is a multiple of 16.
+    The matrices have bfloat16; or weights in float32, of which each is first multiplied by the unit
+    of its value, if ``exponents`` has those.
+    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
+    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
+    wide.
     """
     padded = padded // 128 * 128
     if EVEN:
         k = k // 16 * 16
+    if ALIGNED:
+        rows = rows // 16 * 16
     chunks = tl.cdiv(k, CHUNK)
     blocks = tl.cdiv(rows, ROWS)
     program = tl.program_id(0)
@@ -197,14 +173,18 @@ def weight_digits(w, exponents, high, low, units, rows, k, padded, w_batch, w_ro
     row = block * ROWS + tl.arange(0, ROWS)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = (row < rows)[:, None]
-    here = w + batch * w_batch + row[:, None] * w_row + at[None, :] * w_k
+    here = x + batch * x_batch + row[:, None] * x_row + at[None, :] * x_k
     given = tl.load(here, inside & (at < k)[None, :], other=0.0)
-    exponent = tl.load(exponents + batch * padded + at, at < padded, other=0)
-    unit, whole = _weight_digits(given, exponent[None, :])
+    if exponents is None:
+        bits = given.to(tl.int16, bitcast=True)
+        unit, one, other = _units(_top(bits))
+        whole = _shifted(bits, one, other)
+    else:
+        exponent = tl.load(exponents + batch * padded + at, at < padded, other=0)
+        unit, whole = _weight_digits(given, exponent[None, :])
     to = (batch * rows + row)[:, None] * padded + at[None, :]
     inside = inside & (at < padded)[None, :]
-    tl.store(high + to, (whole >> 8).to(tl.int8), inside)
-    tl.store(low + to, (whole ^ 128).to(tl.int8), inside)
+    _store_digits(high + to, low + to, whole, inside)
     total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
     tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
 
