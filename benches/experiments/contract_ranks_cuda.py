@@ -10,7 +10,7 @@ in bfloat16:
 - on two GPUs over NCCL with DistributedDataParallel, fully_shard (FSDP2), tensor parallelism
   (colwise and rowwise), and the same with sequence parallelism;
 - on four ranks with fully_shard over the latter two, through NCCL where there are four GPUs,
-  otherwise through gloo with two ranks a GPU.
+  otherwise through gloo on the CPU, beside the runs on GPUs.
 
 One run stops twice and goes on, from its checkpoint, in another layout, and ends on one GPU. Stock
 does the same without the tree.
@@ -170,7 +170,10 @@ def _read(order: dict[str, Any]) -> Order:
 
 
 def places(gpus: int, steps: int = STEPS) -> list[Place]:
-    """Return where the legs run, in an order in which checkpoints are left before they are read."""
+    """Return where the legs run, in an order in which checkpoints are left before they are read.
+
+    Those of the CPU run beside the others.
+    """
 
     def whole(*layouts: str) -> tuple[Leg, ...]:
         return tuple(Leg(name, end=steps) for name in layouts)
@@ -459,7 +462,7 @@ def launched(order: Order, row: Callable[[dict[str, Any]], None], seconds: float
     place, until = order.place, time.monotonic() + seconds
     ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={place.ranks}"]
     # Elastic ranks get one thread; those of the CPU share what the machine has.
-    share = max(1, _cores() // max(2, place.ranks))
+    share = max(1, 3 * _cores() // (4 * max(2, place.ranks)))
     env = {
         **os.environ, "OMP_WAIT_POLICY": "passive", "NCCL_NVLS_ENABLE": "0",
         "OMP_NUM_THREADS": str(THREADS if place.device == "cuda" else share),
@@ -541,12 +544,17 @@ def measure(store: Callable[[dict[str, Any]], None], seconds: float) -> dict[str
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         chosen = places(gpus)
         order = Order(chosen[0], "", folder)
-        on_cpu = replace(order, libraries=("repro",))
-        cpu = [Place("cpu", 1, "", (Leg("one"),))]
-        runs = [
-            pool.submit(measured, o, p, row, begin + seconds)
-            for o, p in ((order, chosen), (on_cpu, cpu))
-        ]
+
+        def run(on_cpu: bool) -> list[str]:
+            those = [p for p in chosen if (p.device == "cpu") is on_cpu]
+            return measured(order, those, row, begin + seconds)
+
+        def run_on_cpu() -> list[str]:
+            one = replace(order, libraries=("repro",))
+            alone = [Place("cpu", 1, "", (Leg("one"),))]
+            return measured(one, alone, row, begin + seconds) + run(True)
+
+        runs = [pool.submit(run, False), pool.submit(run_on_cpu)]
         figures["failed"] = [why for run in runs for why in run.result()]
     return figures
 

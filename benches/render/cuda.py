@@ -289,8 +289,6 @@ def _place(row: dict[str, Any]) -> dict[str, str]:
 
 def ranks(document: dict[str, Any]) -> str:
     """Return the digests of weights in each layout of ranks, the times of steps, and bytes."""
-    if "layout" not in document["rows"][0]:
-        return _ranks_before(document)
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in document["rows"]:
         place = _place(row)
@@ -303,7 +301,7 @@ def ranks(document: dict[str, Any]) -> str:
     models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
     said = (
         f"The first twelve digits of SHA-256, the same on every rank. {document['gpus']} GPUs, "
-        f"NCCL {document['nccl']}; ranks over gloo share them."
+        f"NCCL {document['nccl']}; those over gloo are on the CPU."
     )
     failed = [f"- not measured: {why}" for why in document["failed"]]
     lines = [*records(order), "", *models, *failed, "", *_costs(document), "", said]
@@ -335,42 +333,6 @@ def _costs(document: dict[str, Any]) -> list[str]:
             }
         )
     return records(rows)
-
-
-def _place_before(row: dict[str, Any]) -> dict[str, str]:
-    """Return the cells that say where a run was."""
-    one = "1 GPU" if row["device"] == "cuda" else "CPU"
-    many = f"{row['ranks']} ranks, {row['backend']}, {'GPUs' if one == '1 GPU' else 'CPU'}"
-    where = one if row["ranks"] == 1 else many
-    what = {"whole": "", "parts": f"{row['parts']} micro-batches a rank"}.get(
-        row["run"], "torch's all-reduce instead of the hook"
-    )
-    if row["run"] == "stopped":
-        where, what = "1 GPU, then 2, then 4 ranks, then 1 GPU", "goes on from checkpoints"
-    return {"where": where, "how": what}
-
-
-def _ranks_before(document: dict[str, Any]) -> str:
-    """Return the digests of weights on one GPU, several, and in micro-batches."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    times: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in document["rows"]:
-        place = _place_before(row)
-        key = (row["library"], *place.values())
-        cells = found.setdefault(key, {"library": row["library"], **place})
-        cells[f"{row['model']}, {row['optimizer']}"] = f"`{row['digest'][:12]}`"
-        if row["step_ns"] and row["optimizer"] == "SGD" and row["run"] != "stopped":
-            cells = times.setdefault(key, {"library": row["library"], **place})
-            cells[f"step of {row['model']}, ms"] = f"{row['step_ns']['median'] / 1e6:.1f}"
-    order = sorted(found.values(), key=lambda cells: cells["library"], reverse=True)
-    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
-    several = f"{document['gpus']} GPUs, NCCL {document['nccl']}"
-    said = (
-        f"The first twelve digits of SHA-256, the same on every rank. {several}; ranks over gloo "
-        "share them. Stock has the same hook and the same micro-batches."
-    )
-    lines = [*records(order), "", *models, "", *records(list(times.values())), "", said]
-    return "\n".join([*lines, "", source(document), ""])
 
 
 def _over(entry: dict[str, Any]) -> str:
