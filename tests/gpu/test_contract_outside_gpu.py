@@ -109,7 +109,7 @@ def test_a_step_of_what_the_contract_has_is_not_refused():
 
 @pytest.mark.parametrize(
     ("between", "operator"),
-    [(F.hardswish, "hardswish"), (torch.lgamma, "lgamma"), (lambda x: x.cumprod(-1), "cumprod")],
+    [(torch.lgamma, "lgamma"), (lambda x: x.cumprod(-1), "cumprod")],
 )
 def test_what_is_outside_is_listed_and_refused(between, operator):
     with patched("repro"), within_contract() as found:
@@ -121,17 +121,6 @@ def test_what_is_outside_is_listed_and_refused(between, operator):
         within_contract(strict=True),
     ):
         step(between)
-
-
-def test_attention_whose_heads_share_keys_is_listed():
-    query, key = torch.randn(2, 8, 16, 32, device="cuda"), torch.randn(2, 4, 16, 32, device="cuda")
-    with patched("repro"):
-        with within_contract() as found:
-            F.scaled_dot_product_attention(query, key, key, enable_gqa=True)
-        assert [*found.operators] == ["aten::scaled_dot_product_attention"]
-        with within_contract() as found:
-            F.scaled_dot_product_attention(query, query, query)
-        assert not found.operators
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_udftorch import patched
+from pytest_udftorch.base import compat
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract import outside
@@ -285,40 +286,17 @@ def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
     assert list(found.operators) == ["aten::mm.out", "aten::sum.IntList_out"]
 
 
-class Away:
-    """What is asked of a tensor on a GPU before attention is called outside."""
-
-    device = torch.device("cuda")
-
-    def __init__(self, *shape):
-        self.shape, self.dim, self.numel = shape, lambda: len(shape), lambda: 1
-
-
-def test_which_calls_of_attention_a_cpu_fuses():
-    query = Away(2, 8, 5, 4)
-    assert outside._fuses_on_cpus((query, query, query), {})
-    assert not outside._fuses_on_cpus((query, query), {"value": query, "dropout_p": 0.1})
-    assert not outside._fuses_on_cpus((query, query, query, None, 0.1), {})
-    assert not outside._fuses_on_cpus((random(2, 8, 5, 4),) * 3, {})  # is on one
-
-
-def test_attention_that_torch_composes_where_a_cpu_fuses_it_is_listed(monkeypatch):
-    monkeypatch.setattr(outside, "_has_gpus", lambda: True)
-    monkeypatch.setattr(outside, "_fuses_on_cpus", lambda args, kwargs: True)
-    query = random(2, 8, 5, 4)
-
-    def attend(backend):
-        with sdpa_kernel([backend]):
-            return F.scaled_dot_product_attention(query, query, query)
-
-    with patched("repro"):
-        with within_contract(strict=True):
-            attend(SDPBackend.FLASH_ATTENTION)
-        with within_contract() as found:
-            attend(SDPBackend.MATH)
-        assert "composes it" in found.operators["aten::scaled_dot_product_attention"]
-        with within_contract(strict=True), pytest.raises(OutsideContractError, match="composes it"):
-            attend(SDPBackend.MATH)
+def test_a_cpu_chooses_a_form_of_attention_by_the_kinds_of_tensors():
+    """What ``attention_in_form`` asks for tensors of a GPU."""
+    choice = compat.stock_kernel("aten::_fused_sdp_choice", "CPU")
+    query, key = (torch.empty(2, heads, 5, 32, device="meta") for heads in (8, 4))
+    mask = torch.empty(5, 5, device="meta", requires_grad=True)
+    assert choice(query, query, query) == 1
+    assert choice(query, key, key, enable_gqa=True) == 1
+    assert choice(query, query, query, None, 0.1) == 0
+    assert choice(query, query, query, mask) == 0
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        assert choice(query, query, query) == 0
 
 
 def test_nothing_is_watched_after_the_block():
@@ -335,8 +313,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("overload", "arguments", "why"),
     [
-        ("sub.Tensor", (0.3,), "rounds the number to 16 bits on CPUs"),
-        ("add.Tensor", (torch.tensor(0.3),), "rounds the number to 16 bits on CPUs"),
+        ("sub.Tensor", (0.3,), None),
+        ("add.Tensor", (torch.tensor(0.3),), None),
         ("add.Tensor", (0.5,), None),
         ("add.Tensor", (3,), None),
         ("mul.Tensor", (0.3,), None),

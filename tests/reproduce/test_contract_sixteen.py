@@ -288,7 +288,6 @@ def test_tried_operators_in_16_bits_do_not_depend_on_threads_but_those_with_alph
     [
         (lambda x: torch.add(x, x, alpha=0.3), "rounds alpha"),
         (lambda x: x.sub_(x.clone(), alpha=0.3), "rounds alpha"),
-        (lambda x: x.abs().rsqrt(), "does not have it"),
         (lambda x: torch.mm(x[None], x[:, None].float()), None),
     ],
 )
@@ -315,6 +314,31 @@ def test_dropout_in_attention_takes_the_contracts_random_numbers(dtype):
         want = (weights * kept.float().div_(0.75)) @ wide[2]
     assert torch.equal(y, want.to(dtype))
     assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_roots_below_one_are_rounded_once_wherever_they_stand(dtype):
+    x = random(70_003, seed=3).abs().to(dtype)
+    with patched("repro"), within_contract(strict=True):
+        found = [x.rsqrt(), x.clone().rsqrt_(), torch.rsqrt(x, out=torch.empty_like(x))]
+        want = x.float().rsqrt().to(dtype)
+    assert all(torch.equal(y, want) for y in found)
+    assert not torch.equal(1 / x.sqrt(), want)  # the control rounds the root, too
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad"])
+def test_a_fused_optimizer_in_16_bits_rounds_each_step_once(name, dtype):
+    options = {"SGD": {"momentum": 0.9, "weight_decay": 0.1}}.get(name, {})
+    for number in (9, 70_003):  # behind whole vectors, and in them
+        with patched("repro"), within_contract(strict=True):
+            p = random(number, seed=1)[:9].to(dtype).repeat(number // 9).requires_grad_()
+            optimizer = getattr(torch.optim, name)([p], lr=0.01, fused=True, **options)
+            for step in range(3):
+                p.grad = random(9, seed=step).to(dtype).repeat(number // 9)
+                optimizer.step()
+        assert torch.equal(p[:9].repeat(number // 9), p)
+        assert not torch.equal(p[:9], random(number, seed=1)[:9].to(dtype))
 
 
 FORKED = """

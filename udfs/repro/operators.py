@@ -3,6 +3,9 @@
 
 from pytest_udftorch.swap.contract.attention import attention, attention_backward
 from pytest_udftorch.swap.contract.cuda_elements import (
+    add,
+    add_,
+    add_out,
     addcdiv,
     addcmul,
     div,
@@ -10,6 +13,10 @@ from pytest_udftorch.swap.contract.cuda_elements import (
     div_out,
     foreach_add,
     foreach_add_,
+    foreach_add_number,
+    foreach_add_number_,
+    foreach_add_numbers,
+    foreach_add_numbers_,
     foreach_addcdiv,
     foreach_addcdiv_,
     foreach_addcmul,
@@ -21,11 +28,20 @@ from pytest_udftorch.swap.contract.cuda_elements import (
     foreach_norm,
     foreach_sub,
     foreach_sub_,
+    glu_backward,
+    hardsigmoid,
+    hardswish,
     lerp,
     lerp_,
+    log_sigmoid_backward,
+    logit,
     rsqrt,
+    xlogy,
+    xlogy_,
+    xlogy_out,
 )
 from pytest_udftorch.swap.contract.cuda_layers import (
+    attention_in_form,
     cudnn_attention,
     cudnn_attention_backward,
     cudnn_batch_norm,
@@ -44,7 +60,13 @@ from pytest_udftorch.swap.contract.cuda_pools import (
     adaptive_max_pool2d_backward,
     max_pool2d_backward,
 )
-from pytest_udftorch.swap.contract.elements import arange_, pow_scalar, pow_scalar_, sqrt
+from pytest_udftorch.swap.contract.elements import (
+    arange_,
+    pow_scalar,
+    pow_scalar_,
+    rsqrt_on_cpus,
+    sqrt,
+)
 from pytest_udftorch.swap.contract.kernels import above
 from pytest_udftorch.swap.contract.norms import (
     batch_norm,
@@ -247,6 +269,9 @@ tanh_backward = widened("tanh_backward")
 __all__ = [
     "adaptive_avg_pool2d_backward",
     "adaptive_max_pool2d_backward",
+    "add",
+    "add_",
+    "add_out",
     "addcdiv",
     "addcmul",
     "addmm",
@@ -254,6 +279,7 @@ __all__ = [
     "arange_",
     "attention",
     "attention_backward",
+    "attention_in_form",
     "avg_pool2d_backward",
     "baddbmm",
     "batch_norm",
@@ -285,6 +311,10 @@ __all__ = [
     "flash_attention_backward",
     "foreach_add",
     "foreach_add_",
+    "foreach_add_number",
+    "foreach_add_number_",
+    "foreach_add_numbers",
+    "foreach_add_numbers_",
     "foreach_addcdiv",
     "foreach_addcdiv_",
     "foreach_addcmul",
@@ -300,9 +330,12 @@ __all__ = [
     "fused_adam_",
     "fused_adamw_",
     "fused_sgd_",
+    "glu_backward",
     "group_norm",
     "group_norm_backward",
     "grouped_mm",
+    "hardsigmoid",
+    "hardswish",
     "huber_loss",
     "index_add",
     "index_add_",
@@ -312,8 +345,10 @@ __all__ = [
     "layer_norm_backward",
     "lerp",
     "lerp_",
+    "log_sigmoid_backward",
     "log_softmax",
     "log_softmax_backward",
+    "logit",
     "logit_backward",
     "logsumexp",
     "max_pool2d_backward",
@@ -339,6 +374,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_backward",
     "rsqrt",
+    "rsqrt_on_cpus",
     "scatter_add",
     "scatter_add_",
     "sigmoid_backward",
@@ -380,6 +416,9 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
+    "xlogy",
+    "xlogy_",
+    "xlogy_out",
 ]
 
 # What a function of the contract does depends on its arguments alone.

@@ -12,29 +12,17 @@ from typing import Any, Final
 
 from pytest_udftorch.swap.contract.gpu import GPU
 from pytest_udftorch.swap.contract.sixteen import NAMES
+from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.operators.tensors import alike
 from pytest_udftorch.swap.overrides.python_override import stock
 
 _FLOATS: Final = ("torch.float32", *NAMES)
 
 
-def _float32(*tensors: Any) -> bool:
-    return all(t.is_cuda and str(t.dtype) == "torch.float32" for t in tensors)
-
-
 def _taken(*tensors: Any) -> bool:
     """Tell whether tensors of a GPU have one dtype, of float32 and those of 16 bits."""
     dtype = tensors[0].dtype
     return str(dtype) in _FLOATS and all(t.is_cuda and t.dtype is dtype for t in tensors)
-
-
-def _mapped(kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
-    """Map elements in float32; numbers of 16 bits are widened before, and rounded behind it."""
-    dtype = given[0].dtype
-    if str(dtype) == "torch.float32":
-        return GPU.elements(kind, given, number, out=out)
-    found = GPU.elements(kind, [g.float() for g in given], number)
-    return found.to(dtype) if out is None else out.copy_(found)
 
 
 def _number(x: Any) -> bool:
@@ -49,21 +37,21 @@ def _real(*numbers: Any) -> bool:
 def div(self: Any, other: Any) -> Any:
     """Return quotients; that by a number is rounded once."""
     if _taken(self) and _number(other):
-        return _mapped("divided", (self,), float(other))
+        return GPU.elements("divided", (self,), float(other))
     return stock(self, other)
 
 
 def div_(self: Any, other: Any) -> Any:
     """Divide in place."""
     if _taken(self) and _number(other):
-        return _mapped("divided", (self,), float(other), out=self)
+        return GPU.elements("divided", (self,), float(other), out=self)
     return stock(self, other)
 
 
 def div_out(self: Any, other: Any, *, out: Any) -> Any:
     """Put quotients into ``out``."""
     if _taken(self, out) and _number(other) and out.shape == self.shape:
-        return _mapped("divided", (self,), float(other), out=out)
+        return GPU.elements("divided", (self,), float(other), out=out)
     return stock(self, other, out=out)
 
 
@@ -72,43 +60,158 @@ def rsqrt(self: Any, *, out: Any) -> Any:
     return GPU.elements("one over the root", (self,), 0.0, out=out)
 
 
+def hardsigmoid(self: Any, *, out: Any) -> Any:
+    """Put numbers plus 3, between 0 and 6, over 6 into ``out``."""
+    return GPU.elements("hardsigmoid", (self,), 0.0, out=out)
+
+
+def hardswish(self: Any, *, out: Any) -> Any:
+    """Put numbers times what hardsigmoid divides, over 6, into ``out``."""
+    return GPU.elements("hardswish", (self,), 0.0, out=out)
+
+
 def lerp(self: Any, end: Any, weight: Any) -> Any:
     """Return what lies between two tensors."""
     if _taken(self, end) and _real(weight):
-        return _mapped("lerp", (self, end), float(weight))
+        return GPU.elements("lerp", (self, end), float(weight))
     return stock(self, end, weight)
 
 
 def lerp_(self: Any, end: Any, weight: Any) -> Any:
     """Go towards another tensor."""
     if _taken(self, end) and _real(weight) and self.shape == end.shape:
-        return _mapped("lerp", (self, end), float(weight), out=self)
+        return GPU.elements("lerp", (self, end), float(weight), out=self)
     return stock(self, end, weight)
 
 
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
     """Put value times a product, fused with a sum, into ``out``."""
     if _taken(self, tensor1, tensor2) and _real(value):
-        return _mapped("addcmul", (self, tensor1, tensor2), float(value), out=out)
+        return GPU.elements("addcmul", (self, tensor1, tensor2), float(value), out=out)
     return stock(self, tensor1, tensor2, value=value, out=out)
 
 
 def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
     """Put a sum with a quotient, of which value times tensor1 is the dividend, into ``out``."""
     if _taken(self, tensor1, tensor2) and _real(value):
-        return _mapped("addcdiv", (self, tensor1, tensor2), float(value), out=out)
+        return GPU.elements("addcdiv", (self, tensor1, tensor2), float(value), out=out)
     return stock(self, tensor1, tensor2, value=value, out=out)
+
+
+# Sums with numbers, which kernels for CPUs round to 16 bits first ----------------------------
+
+
+def _held(number: Any, x: Any) -> Any:
+    """Return a number, or a tensor of one, as the dtype of ``x`` holds it if that has 16 bits."""
+    import torch
+
+    if str(x.dtype) not in NAMES or not x.is_cuda:
+        return number
+    if isinstance(number, float):
+        return torch.tensor(number, dtype=x.dtype).item()
+    if not isinstance(number, torch.Tensor):
+        return number
+    fits = _number(number) and number.is_floating_point() and x.dim()
+    return number.to(x.dtype) if fits else number
+
+
+def add(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """Return sums."""
+    return stock(_held(self, other), _held(other, self), alpha=alpha)
+
+
+def add_(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """Add in place."""
+    return stock(self, _held(other, self), alpha=alpha)
+
+
+def add_out(self: Any, other: Any, *, alpha: Any = 1, out: Any) -> Any:
+    """Put sums, or differences, into ``out``."""
+    return stock(_held(self, other), _held(other, self), alpha=alpha, out=out)
+
+
+for _function in (add, add_, add_out):
+    _function.__dict__["above"] = direct.above
+
+
+def foreach_add_number(self: Any, scalar: Any) -> Any:
+    """Return sums, or differences, with a number."""
+    return stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
+
+
+def foreach_add_number_(self: Any, scalar: Any) -> None:
+    """Add a number, or subtract it."""
+    stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
+
+
+def foreach_add_numbers(self: Any, scalars: Any) -> Any:
+    """Return sums, or differences, with a number for each tensor."""
+    return stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
+
+
+def foreach_add_numbers_(self: Any, scalars: Any) -> None:
+    """Add a number for each tensor, or subtract it."""
+    stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
+
+
+# Functions, as kernels for CPUs compose them ------------------------------------------------
+
+
+def glu_backward(grad_output: Any, self: Any, dim: int, *, grad_input: Any) -> Any:
+    """Put the gradients of both halves into ``grad_input``; the sigmoid is rounded."""
+    import torch
+
+    first, second = self.chunk(2, dim)
+    share = torch.sigmoid(second)
+    wide = share.float()
+    slope = (1 - wide).mul_(wide).mul_(first).mul_(grad_output)
+    return torch.cat([share * grad_output, slope.to(self.dtype)], dim, out=grad_input)
+
+
+def log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any, *, grad_input: Any) -> Any:
+    """Put the gradient into ``grad_input``; the exponential, which a CPU keeps, is rounded."""
+    import torch
+
+    below = self < 0
+    kept = self.float().abs().neg_().exp_().to(self.dtype).float()
+    part = kept / (1 + kept)
+    return grad_input.copy_(torch.where(below, 1 - part, part).mul_(grad_output))
+
+
+def logit(self: Any, eps: Any = None, *, out: Any) -> Any:
+    """Put logarithms of odds into ``out``; each step is rounded to the dtype."""
+    import torch
+
+    x = self if eps is None else self.clamp(eps, 1 - eps)
+    return torch.log(x / (1 - x), out=out)
+
+
+def xlogy(self: Any, other: Any) -> Any:
+    """Return products with logarithms; the logarithm is rounded to the dtype."""
+    found = self * other.log()
+    return found.masked_fill_((self == 0) & ~other.isnan(), 0.0)
+
+
+def xlogy_(self: Any, other: Any) -> Any:
+    """Multiply by logarithms."""
+    return self.copy_(xlogy(self, other))
+
+
+def xlogy_out(self: Any, other: Any, *, out: Any) -> Any:
+    """Put products with logarithms into ``out``."""
+    found = xlogy(self, other)
+    return out.resize_(found.shape).copy_(found)
 
 
 # Lists of tensors -------------------------------------------------------------------------
 
 
 def _alike(lists: Sequence[Any]) -> bool:
-    """Tell whether lists hold float32 tensors of a GPU, one for one of the same shape."""
+    """Tell whether lists hold tensors of a GPU and a dtype, one for one of the same shape."""
     first = lists[0]
     return all(
         len(other) == len(first)
-        and _float32(*other)
+        and _taken(first[0], *other)
         and all(a.shape == b.shape for a, b in zip(first, other, strict=True))
         for other in lists
     )
@@ -237,6 +340,6 @@ def foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> Any:
     """Return norms, as of each tensor alone."""
     import torch
 
-    if not _float32(*self):
+    if not all(_taken(t) for t in self):
         return stock(self, ord, dtype)
     return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in self]

@@ -6,6 +6,7 @@ They compute what torch composes on the CPU of other operators.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Final
 
@@ -19,7 +20,9 @@ from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward,
 from pytest_udftorch.swap.contract.outside import declined
 from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.swap.contract.sums import over
+from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.overrides.python_override import stock
+from pytest_udftorch.swap.overrides.switchboard import stock_kernel
 
 #: Dtypes of what the operators here take.
 FLOATS: Final = ("torch.float32", *NAMES)
@@ -85,6 +88,63 @@ def cudnn_batch_norm_backward(
 
 
 # Attention --------------------------------------------------------------------------------
+
+#: What tells the form of attention that a device has; 0 is the composition.
+_CHOICE: Final = "aten::_fused_sdp_choice"
+
+
+@functools.cache
+def _choices() -> tuple[Any, Any]:
+    """Return what chooses a form of attention on GPUs, and on CPUs: from kinds of arguments."""
+    return stock_kernel(_CHOICE, "CUDA"), stock_kernel(_CHOICE, "CPU")
+
+
+def attention_in_form(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Return what values attend to, fused where a CPU fuses it, and composed where it composes.
+
+    Torch chooses by the kernels that a GPU has: in float32 it composes what shares keys and values,
+    and it fuses dropout.
+    """
+    import torch
+
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    if not torch.backends.cuda.math_sdp_enabled():  # somebody chooses a fused form
+        return stock(*given, scale=scale, enable_gqa=enable_gqa)
+    here, there = (bool(c(*given, scale=scale, enable_gqa=enable_gqa)) for c in _choices())
+    if here == there or (there and not _fits_fused(query, key, value, attn_mask, is_causal)):
+        return stock(*given, scale=scale, enable_gqa=enable_gqa)
+    if not there:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            *given, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if attn_mask is not None:
+        if attn_mask.dtype is torch.bool:
+            hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = hidden.masked_fill(~attn_mask, -math.inf)
+        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    # Of the fused forms this one has a mask, and heads that share keys, in compiled code, too.
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, attn_mask, wanted, 0.0, is_causal, scale=scale
+    )[0]
+
+
+attention_in_form.__dict__["above"] = direct.above
+
+
+def _fits_fused(query: Any, key: Any, value: Any, mask: Any, is_causal: bool) -> bool:
+    """Tell whether the fused forms of the contract take a call, and torch does not refuse it."""
+    import torch
+
+    return (
+        not any(x.is_nested or x.dtype is not query.dtype for x in (query, key, value))
+        and taken(query, key, value, 0.0, mask)
+        and (mask is None or (not is_causal and mask.dtype in (torch.bool, query.dtype)))
+    )
+
 
 #: Memory-efficient attention has room for the sums of so many rows, or a multiple.
 _ROOM: Final = 32

@@ -19,6 +19,11 @@ def sqrt(self: Any, *, out: Any) -> Any:
     return contract().roots(self, out=out)
 
 
+def rsqrt_on_cpus(self: Any, *, out: Any) -> Any:
+    """Put one over the correctly rounded roots of 16 bits into ``out``, rounded once."""
+    return out.copy_(root(self.float()).reciprocal_())
+
+
 def pow_scalar(self: Any, exponent: Any) -> Any:
     """Return powers whose exponent is a number.
 

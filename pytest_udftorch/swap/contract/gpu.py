@@ -134,6 +134,10 @@ def _table(
     return made.to(device, non_blocking=True)
 
 
+def _named(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
 class GpuContract:
     """Sums and products of float32 tensors on GPUs, and products of those in bfloat16."""
 
@@ -272,7 +276,8 @@ class GpuContract:
 
         Args:
             kind: what ``triton_kernels.elements`` does.
-            given: one to three float32 tensors.
+            given: one to three tensors of one dtype: float32, or one of 16 bits, each of whose
+                results is rounded once.
             number: a scalar.
             out: where the result goes to; it may be one of the tensors. None makes a tensor.
         """
@@ -287,7 +292,7 @@ class GpuContract:
             x = (*given, None, None)[:3]
             launch(
                 "elements", -(-y.numel() // _BLOCK), (*x, y), (y.numel(), float(number)),
-                {"KIND": kind, "BLOCK": _BLOCK}, 4,
+                {"KIND": kind, "DTYPE": _named(y), "BLOCK": _BLOCK}, 4,
             )  # fmt: skip
         return y if out is None or y is out else out.copy_(y)
 
@@ -297,7 +302,7 @@ class GpuContract:
 
         Args:
             kind: what ``triton_kernels.elements`` does.
-            given: for each result one to three dense float32 tensors that are alike.
+            given: for each result one to three dense tensors that are alike, all of a dtype.
             numbers: for each result a scalar.
             into: the results, alike; they may be the first tensors, but share no memory.
         """
@@ -318,7 +323,7 @@ class GpuContract:
         table = _table(tuple(rows), bits, into[0].device, stream)
         launch(
             "lists", len(rows) * programs, (table,), (len(rows), programs, float(numbers[0])),
-            {"SAME": same, "KIND": kind, "BLOCK": _BLOCK}, 4,
+            {"SAME": same, "KIND": kind, "DTYPE": _named(into[0]), "BLOCK": _BLOCK}, 4,
         )  # fmt: skip
 
     def row_parts(self, kind: str, x: Any, g: Any = None, *, out: Any = None) -> Any:

@@ -2,12 +2,15 @@
 """Fused optimizers, by the operators that ``foreach=False`` calls, so with the same bits.
 
 The stock kernels have roots and roundings of their own: that of SGD rounds a product which the
-operator fuses.
+operator fuses. In 16 bits a number is rounded before it is added, as on CPUs, and a sum with a
+product once: torch rounds the factor in some places of a vector, and not in others.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from pytest_udftorch.swap.contract.sixteen import NAMES
 
 
 def _scaled(grads: Any, grad_scale: Any, maximize: bool) -> list[Any]:
@@ -21,6 +24,20 @@ def _scaled(grads: Any, grad_scale: Any, maximize: bool) -> list[Any]:
 def _skipped(found_inf: Any) -> bool:
     """Tell whether a GradScaler found a gradient that is not finite."""
     return found_inf is not None and float(found_inf) == 1.0
+
+
+def _sum(x: Any, y: Any, factor: float) -> Any:
+    """Return x + factor * y, rounded once."""
+    if str(x.dtype) in NAMES:
+        return x.float().add_(y.float(), alpha=factor).to(x.dtype)
+    return x.add(y, alpha=factor)
+
+
+def _held(number: float, like: Any) -> float:
+    """Return a number as one of 16 bits holds it; as it is beside float32."""
+    if str(like.dtype) in NAMES:
+        number = like.new_full((), number, device="cpu").item()
+    return number
 
 
 def _adam(  # noqa: PLR0913 - torch's signature
@@ -38,14 +55,14 @@ def _adam(  # noqa: PLR0913 - torch's signature
         if weight_decay != 0 and decoupled:
             p.mul_(1 - rate * weight_decay)
         elif weight_decay != 0:
-            g = g.add(p, alpha=weight_decay)
+            g = _sum(g, p, weight_decay)
         m.lerp_(g, 1 - beta1)
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         step = float(steps[i])
         size, correction = rate / (1 - beta1**step), (1 - beta2**step) ** 0.5
         if amsgrad:
             torch.maximum(largest[i], v, out=largest[i])
-        below = (largest[i] if amsgrad else v).sqrt().div_(correction).add_(eps)
+        below = (largest[i] if amsgrad else v).sqrt().div_(correction).add_(_held(eps, v))
         p.addcdiv_(m, below, value=-size)
 
 
@@ -86,15 +103,15 @@ def fused_sgd_(  # noqa: PLR0913 - torch's signature
     rate = float(lr)
     for i, (p, g) in enumerate(zip(self, _scaled(grads, grad_scale, maximize), strict=True)):
         if weight_decay != 0:
-            g = g.add(p, alpha=weight_decay)
+            g = _sum(g, p, weight_decay)
         if momentum != 0:
             buffer = momentum_buffer_list[i]
             if is_first_step:
                 buffer.copy_(g)
             else:
-                buffer.mul_(momentum).add_(g, alpha=1 - dampening)
-            g = g.add(buffer, alpha=momentum) if nesterov else buffer
-        p.add_(g, alpha=-rate)
+                buffer.copy_(_sum(buffer.mul_(momentum), g, 1 - dampening))
+            g = _sum(g, buffer, momentum) if nesterov else buffer
+        p.copy_(_sum(p, g, -rate))
 
 
 def fused_adagrad_(  # noqa: PLR0913 - torch's signature
@@ -107,7 +124,7 @@ def fused_adagrad_(  # noqa: PLR0913 - torch's signature
     grads = _scaled(grads, grad_scale, maximize)
     for p, g, total, step in zip(self, grads, state_sums, state_steps, strict=True):
         if weight_decay != 0:
-            g = g.add(p, alpha=weight_decay)
+            g = _sum(g, p, weight_decay)
         rate = float(lr) / (1 + (float(step) - 1) * lr_decay)
         total.addcmul_(g, g, value=1)
-        p.addcdiv_(g, total.sqrt().add_(eps), value=-rate)
+        p.addcdiv_(g, total.sqrt().add_(_held(eps, total)), value=-rate)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -96,13 +96,11 @@ class Outside(Result):
 
     Attributes:
         operators: the overload (``aten::grid_sampler_2d``) -> why, and how many calls.
-        fused: how many calls of attention were one operator.
     """
 
     operators: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     strict: bool = False
-    fused: int = 0
 
     def note(self, operator: str, why: str) -> None:
         """Take a call.
@@ -179,54 +177,10 @@ def within_contract(*, strict: bool = False) -> Iterator[Outside]:
     found = Outside(strict=strict)
     before, _watching.now = _watching.now, found
     try:
-        calls = _calls_mode()(found) if _has_gpus() else nullcontext()
-        with in_python(), watching_eagerly(_judging(found)), calls:
+        with in_python(), watching_eagerly(_judging(found)):
             yield found
     finally:
         _watching.now = before
-
-
-def _has_gpus() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
-@functools.cache
-def _calls_mode() -> Any:
-    """Return a mode that judges functions which torch composes before anybody sees them."""
-    from torch.overrides import TorchFunctionMode
-
-    class Watch(TorchFunctionMode):
-        def __init__(self, found: Outside) -> None:
-            super().__init__()
-            self.found = found
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = kwargs or {}
-            fused = self.found.fused
-            result = func(*args, **given)
-            row = find(getattr(func, "__name__", ""))
-            if (
-                row is not None
-                and "composed" in row.contract.unless
-                and self.found.fused == fused
-                and _fuses_on_cpus(args, given)
-            ):
-                self.found.note(f"aten::{row.name}", _UNLESS["composed"])
-            return result
-
-    return Watch
-
-
-def _fuses_on_cpus(args: Any, kwargs: Any) -> bool:
-    """Tell whether a call of attention on a GPU would be one operator on a CPU."""
-    names = ("query", "key", "value", "attn_mask", "dropout_p")
-    given = {"dropout_p": 0.0, **dict(zip(names, args, strict=False)), **kwargs}
-    query = given["query"]
-    return bool(query.device.type != "cpu" and query.numel() and not given["dropout_p"])
 
 
 def _judging(found: Outside) -> Call:
@@ -235,7 +189,6 @@ def _judging(found: Outside) -> Call:
     def call(func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         name = str(func.name())
-        found.fused += name.startswith("aten::_scaled_dot_product_") and "_math" not in name
         why = reason(func, (args, kwargs), result)
         if why is not None:
             found.note(name, why)
@@ -244,16 +197,11 @@ def _judging(found: Outside) -> Call:
     return call
 
 
-#: Bytes of a number of 16 bits.
-_NARROW: Final = 2
-
 #: Why a call is outside that its row excepts.
 _UNLESS: Final = {
-    "number": "torch rounds the number to 16 bits on CPUs, and not on GPUs",
     "rounding_mode": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "decimals": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "alpha": "in 16 bits torch rounds alpha in some places of a vector, and not in others",
-    "composed": "torch composes it on this GPU, in another order than that of the CPU's operator",
 }
 
 
@@ -272,27 +220,11 @@ def _excepted_why(func: Any, given: Any, row: Row, away: bool) -> str | None:
     for word in row.contract.unless:
         if word == "alpha":
             outside = arguments.get("alpha", 1) != 1
-        elif word == "number":
-            outside = away and _is_rounded(arguments.get("other"), _inexact(given))
         else:
             outside = away and bool(arguments.get(word))
         if outside:
             return _UNLESS[word]
     return None
-
-
-def _is_rounded(number: Any, tensors: Any) -> bool:
-    """Tell whether a number, or a tensor of one on the CPU, is rounded to 16 bits."""
-    import torch
-
-    if isinstance(number, torch.Tensor):
-        if number.dim() or number.device.type != "cpu" or not number.is_floating_point():
-            return False
-        number = number.item()
-    if not isinstance(number, float):
-        return False
-    dtypes = {t.dtype for t in tensors if t.element_size() == _NARROW}
-    return any(torch.tensor(number, dtype=dtype).item() != number for dtype in dtypes)
 
 
 @functools.cache
@@ -312,8 +244,6 @@ def _away_why(func: Any, devices: Any, row: Row, narrow: bool) -> str | None:
     torchs = Held.TRIED in contract.cells
     if torchs and (contract.cuda is Held.NO or (narrow and row.name in NOT_SIXTEEN_ON_GPUS)):
         return "torch's kernel for GPUs gives other bits than that for the CPU"
-    if narrow and "::_foreach_" in func.name():
-        return "it has lists of tensors of 16 bits on a GPU, where torch's kernels compute"
     if contract.cuda is Held.NO and contract.cpu is Held.OWN:
         return "the contract has it for the CPU alone"
     if contract.cuda is Held.NO and contract.cpu is Held.COMPOSED:

@@ -373,44 +373,62 @@ def joins(x, bits, starts, n, inner, level, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def _wide(x, at, inside):
+    """Return numbers of 16 or 32 bits in float32."""
+    return tl.load(x + at, inside, other=1.0).to(tl.float32)
+
+
+@triton.jit
 def _mapped(x, y, z, at, inside, number, KIND: tl.constexpr):
     """Return what elements become; y and z are not read where the kind takes fewer."""
-    first = tl.load(x + at, inside, other=1.0)
+    first = _wide(x, at, inside)
     if KIND == "divided":
         found = tl.div_rn(first, number)
     elif KIND == "root":
         found = tl.sqrt_rn(first)
     elif KIND == "one over the root":
         found = tl.div_rn(tl.zeros_like(first) + 1.0, tl.sqrt_rn(first))
+    elif KIND == "hardsigmoid":
+        found = tl.div_rn(_six(first), tl.zeros_like(first) + 6.0)
+    elif KIND == "hardswish":
+        found = tl.div_rn(first * _six(first), tl.zeros_like(first) + 6.0)
     elif KIND == "add":
-        found = tl.fma(tl.load(y + at, inside, other=1.0), number, first)
+        found = tl.fma(_wide(y, at, inside), number, first)
     elif KIND == "lerp":
-        second = tl.load(y + at, inside, other=1.0)
+        second = _wide(y, at, inside)
         d = second - first
         found = tl.where(
             tl.abs(number) < 0.5, tl.fma(number, d, first), tl.fma(number - 1.0, d, second)
         )
     elif KIND == "addcmul":
-        second = tl.load(y + at, inside, other=1.0)
-        found = tl.fma(number * second, tl.load(z + at, inside, other=1.0), first)
+        second = _wide(y, at, inside)
+        found = tl.fma(number * second, _wide(z, at, inside), first)
     else:
-        second = tl.load(y + at, inside, other=1.0)
-        found = first + tl.div_rn(number * second, tl.load(z + at, inside, other=1.0))
+        second = _wide(y, at, inside)
+        found = first + tl.div_rn(number * second, _wide(z, at, inside))
     return found
 
 
+@triton.jit
+def _six(x):
+    """Return x + 3 between 0 and 6, and NaN of NaN."""
+    nan: tl.constexpr = tl.PropagateNan.ALL
+    return tl.minimum(tl.maximum(x + 3.0, 0.0, propagate_nan=nan), 6.0, propagate_nan=nan)
+
+
 @triton.jit(do_not_specialize=["n"])
-def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Map elements with the roundings of the contract; y and z may be None."""
+def elements(x, y, z, out, n, a, KIND: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Map elements of one dtype with the roundings of the contract; y and z may be None."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     number = tl.full((BLOCK,), a, tl.float32)
-    tl.store(out + at, _mapped(x, y, z, at, inside, number, KIND), inside)
+    found = _mapped(x, y, z, at, inside, number, KIND)
+    tl.store(out + at, found.to(out.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
 def lists(table, tensors, programs, a, SAME: tl.constexpr, KIND: tl.constexpr,
-          BLOCK: tl.constexpr):  # fmt: skip
+          DTYPE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Map the elements of lists of tensors, a program some blocks of one.
 
     A row of the table has the addresses of three tensors and of the result, the number of
@@ -418,7 +436,12 @@ def lists(table, tensors, programs, a, SAME: tl.constexpr, KIND: tl.constexpr,
     """
     row = table + tl.program_id(0) % tensors * 6
     block = tl.program_id(0) // tensors
-    kind = tl.pointer_type(tl.float32)
+    if DTYPE == "float32":
+        kind = tl.pointer_type(tl.float32)
+    elif DTYPE == "bfloat16":
+        kind = tl.pointer_type(tl.bfloat16)
+    else:
+        kind = tl.pointer_type(tl.float16)
     x = tl.load(row).to(kind)
     y = tl.load(row + 1).to(kind)
     z = tl.load(row + 2).to(kind)
@@ -428,7 +451,8 @@ def lists(table, tensors, programs, a, SAME: tl.constexpr, KIND: tl.constexpr,
     number = tl.full((BLOCK,), 0, tl.float32) + (a if SAME else own)
     while block * BLOCK < n:
         at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        tl.store(out + at, _mapped(x, y, z, at, at < n, number, KIND), at < n)
+        found = _mapped(x, y, z, at, at < n, number, KIND)
+        tl.store(out + at, found.to(out.dtype.element_ty), at < n)
         block += programs
 
 

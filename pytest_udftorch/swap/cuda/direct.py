@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.native.runtime import written_text
-from pytest_udftorch.swap.overrides.switchboard import native
+from pytest_udftorch.swap.overrides.switchboard import Target, native, switchboard
 from pytest_udftorch.swap.overrides.tape import is_unusual, word
 
 #: ``python`` launches every kernel from Python.
@@ -176,6 +176,17 @@ def load() -> Direct | None:
         _loaded = Direct()
         _loaded.counting(on=_counting)
     return _loaded
+
+
+def above(made: Target, dtypes: Sequence[str]) -> Target:
+    """Return a target in C++ above one in Python, if there is one and launches may be C++'s.
+
+    Args:
+        made: calls the function in Python.
+        dtypes: of the function; the target in C++ looks at them itself.
+    """
+    native = load()
+    return made if native is None else switchboard.above(made.place, made, native.target)
 
 
 def counting(*, on: bool) -> None:

@@ -10,6 +10,7 @@ from pytest_udftorch.swap.operators.calls import WHOLE, plain
 from pytest_udftorch.swap.operators.row import (
     BOTH,
     COMPOSED,
+    COMPOSED_ON_GPUS,
     FUNCTION,
     ON_CPU,
     ON_CUDA,
@@ -34,10 +35,6 @@ from pytest_udftorch.swap.operators.row import (
 )
 
 _MAPS: Final = Kind.MAPS
-
-#: On GPUs torch's kernels in 16 bits round elsewhere, and a session's functions are in those for
-#: float32 alone.
-_NOT_WIDENED: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED)
 
 
 def _function(name: str, *, foreach: bool = True, **facts: Any) -> Row:
@@ -90,7 +87,7 @@ _COMPOSED: Final = (
                    inplace=False, launched=BOTH, signature="T, S, S")),
     row("mish", _MAPS, "exp log1p tanh", contract=TRIED, uncompiled="mish", composites="mish",
         stubs=True, cuda=unary("mish", launched=BOTH)),
-    row("logit", _MAPS, "log", contract=_NOT_WIDENED, stubs=True,
+    row("logit", _MAPS, "log", contract=COMPOSED_ON_GPUS, stubs=True,
         cuda=unary("logit", scalars.logit, kernels=("logit", "logit_clamped"))),
     row("sinc", _MAPS, "sin", contract=TRIED, stubs=True, cuda=unary("sinc")),
     row("erfinv", _MAPS, "erf", leaf=True, also="erf_inv", contract=TRIED, stubs=True, cpu=True,
@@ -135,7 +132,7 @@ _COMPOSED: Final = (
         cuda=pointwise("logaddexp", places=(0, 1), out=("logaddexp.out", "out"))),
     row("logaddexp2", _MAPS, "exp2 log1p", stubs=True,
         cuda=pointwise("logaddexp2", places=(0, 1), out=("logaddexp2.out", "out"))),
-    row("xlogy", _MAPS, "log", contract=_NOT_WIDENED, stubs=True,
+    row("xlogy", _MAPS, "log", contract=COMPOSED_ON_GPUS, stubs=True,
         cuda=pointwise("xlogy", places=(0, 1), functional="xlogy.Tensor",
                        out=("xlogy.OutTensor", "out"), inplace="xlogy_.Tensor")),
     row("special_xlog1py", _MAPS, "log1p", stubs="xlog1py_stub",
@@ -170,18 +167,19 @@ _COMPOSED: Final = (
              "log_sigmoid_backward.grad_input"),
             (("log_sigmoid_forward", "make<Elements<std::tuple<Tensor, Tensor>(T), false>>"),
              ("log_sigmoid_backward", "M::functional<T, T, T>")))),
-    row("log_sigmoid_backward", _MAPS, "exp", contract=_NOT_WIDENED,
+    row("log_sigmoid_backward", _MAPS, "exp", contract=COMPOSED_ON_GPUS,
         uncompiled="log_sigmoid_backward", stubs=True),
     # Not all of their tensors have the shape of the result.
     row("glu", _MAPS, "exp", contract=TRIED, uncompiled="glu",
         stubs="glu_stub glu_jvp_stub:glu_jvp", cuda=Operator("glu", ("glu",), ("glu", "glu.out"))),
-    row("glu_backward", _MAPS, "exp", contract=TRIED_ON_CPU, uncompiled="glu_backward", stubs=True,
+    row("glu_backward", _MAPS, "exp", contract=COMPOSED_ON_GPUS, uncompiled="glu_backward",
+        stubs=True,
         cuda=Operator("glu_backward", ("glu_backward_value", "glu_backward_gate"),
                       ("glu_backward", "glu_backward.grad_input"))),
     row("celu", _MAPS, "expm1", contract=TRIED, uncompiled="celu", compiled=scalars.compiled_celu),
     row("rsqrt", _MAPS, roundings=2, uncompiled="rsqrt", composites="rsqrt", stubs=True,
-        # Behind the last whole vector of a thread the kernel for 16 bits does not round the root.
-        contract=Contract(Held.TRIED, Held.NO, Held.OWN, Held.NO),
+        # Behind the last whole vector of a thread stock's for 16 bits does not round the root.
+        contract=Contract(Held.TRIED, Held.OWN, Held.OWN, Held.OWN),
         whole=unary("rsqrt", lambda: None, kernels=(f"{WHOLE}rsqrt",), launched=BOTH)),
 )  # fmt: skip
 
@@ -240,12 +238,12 @@ _SPECIAL: Final = (
 #: Arithmetic.
 _ARITHMETIC: Final = (
     # In 16 bits torch rounds alpha in some places of a vector, and not in others.
-    row("add", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha", "number")),
+    row("add", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha",)),
         with_numbers="add.Scalar add.Tensor", uncompiled="_foreach_add.List _foreach_add.Tensor"),
-    row("sub", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha", "number")),
+    row("sub", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("alpha",)),
         with_numbers="sub.Scalar sub.Tensor", uncompiled="_foreach_sub.List"),
     row("rsub", _MAPS, roundings=1,
-        contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED, unless=("alpha",))),
+        contract=everywhere(Held.TRIED, unless=("alpha",))),
     row("mul", _MAPS, roundings=1, contract=ROUNDED, with_numbers="mul.Scalar mul.Tensor"),
     row("div", _MAPS, roundings=1, contract=everywhere(Held.ROUNDED, unless=("rounding_mode",)),
         with_numbers="div.Scalar div.Tensor"),
@@ -273,9 +271,9 @@ _ACTIVATIONS: Final = (
         uncompiled="leaky_relu_backward"),
     row("_prelu_kernel", _MAPS, roundings=1, contract=WIDENED_ON_GPUS,
         uncompiled="_prelu_kernel"),
-    row("hardsigmoid", _MAPS, contract=TRIED_ON_CPU, uncompiled="hardsigmoid"),
+    row("hardsigmoid", _MAPS, contract=COMPOSED_ON_GPUS, uncompiled="hardsigmoid"),
     row("hardsigmoid_backward", _MAPS, contract=TRIED, uncompiled="hardsigmoid_backward"),
-    row("hardswish", _MAPS, contract=TRIED_ON_CPU, uncompiled="hardswish"),
+    row("hardswish", _MAPS, contract=COMPOSED_ON_GPUS, uncompiled="hardswish"),
     row("hardswish_backward", _MAPS, contract=TRIED, uncompiled="hardswish_backward"),
     row("sigmoid_backward", _MAPS, contract=WIDENED,
         uncompiled="sigmoid_backward"),
@@ -285,9 +283,7 @@ _ACTIVATIONS: Final = (
     row("mse_loss_backward", _MAPS, contract=TRIED, uncompiled="mse_loss_backward"),
     # Behind the last whole vector its kernel multiplies in another order.
     row("huber_loss_backward", _MAPS),
-    # In the contract for the CPU alone; torch's kernel for GPUs gives the same bits in float32.
-    row("smooth_l1_loss_backward", _MAPS, contract=Contract(Held.OWN, Held.OWN, Held.TRIED),
-        mislaid=True),
+    row("smooth_l1_loss_backward", _MAPS, contract=OWN, mislaid=True),
     row("binary_cross_entropy_backward", _MAPS, contract=OWN, mislaid=True),
     row("nll_loss_backward", _MAPS, contract=WIDENED_ON_GPUS,
         uncompiled="nll_loss_backward"),

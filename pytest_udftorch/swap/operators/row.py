@@ -55,9 +55,8 @@ class Contract:
         cuda: in float32 on a GPU of NVIDIA.
         cuda16: in bfloat16 and half there.
         unless: calls that are outside nevertheless: ``alpha`` (in 16 bits, with a factor that is
-            not 1), ``number`` (on a GPU, of 16 bits and a number that they do not hold),
-            ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an argument), or
-            ``composed`` (on a GPU, where torch has one operator on a CPU).
+            not 1), or ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an
+            argument).
         every_overload: whether the contract's kernel serves overloads with ``out=`` that the
             library does not name: torch's write to a result that they are given.
     """
@@ -96,8 +95,8 @@ TRIED_ON_CPU: Final = Contract(Held.TRIED, Held.TRIED)
 #: do not round once.
 WIDENED_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.TRIED, Held.OWN)
 WIDENED: Final = Contract(Held.TRIED, Held.OWN, Held.TRIED, Held.OWN)
-#: The contract has kernels for float32 alone.
-OWN_IN_FLOAT32: Final = Contract(Held.OWN, Held.NO, Held.OWN, Held.NO)
+#: On GPUs the contract computes what torch's kernels for the CPU do.
+COMPOSED_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.OWN, Held.OWN)
 OWN_ON_CPU: Final = Contract(Held.OWN, Held.OWN)
 OWN_ON_GPUS_IN_FLOAT32: Final = Contract(cuda=Held.OWN)
 OWN_ON_GPUS: Final = Contract(cuda=Held.OWN, cuda16=Held.OWN)

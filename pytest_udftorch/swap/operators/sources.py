@@ -54,6 +54,9 @@ _MADE: Final = (
 
 _OF_TENSORS: Final = ("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 
+#: On CPUs torch composes it.
+_DROPOUT: Final = Contract(Held.COMPOSED, cuda=Held.OWN, cuda16=Held.OWN)
+
 #: Torch composes the overloads that the contract does not have of those that it has.
 _WHOLE: Final = everywhere(Held.OWN, every_overload=True)
 
@@ -87,8 +90,8 @@ _DRAWN: Final = (
     row("random", _DRAWS, overwrites=True),
     row("randperm", _DRAWS, contract=Contract(Held.COMPOSED, cuda=Held.COMPOSED)),
     row("multinomial", _DRAWS, "log", counted="chosen", contract=OWN),
-    row("native_dropout", _DRAWS, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
-    row("native_dropout_backward", Kind.MAPS, contract=Contract(Held.COMPOSED, cuda=Held.OWN)),
+    row("native_dropout", _DRAWS, contract=_DROPOUT),
+    row("native_dropout_backward", Kind.MAPS, contract=_DROPOUT),
     row("rrelu_with_noise", _DRAWS),
     row("rrelu_with_noise_backward", Kind.MAPS),
 )  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any, Final
 from pytest_udftorch.swap.operators.row import (
     COMPOSED,
     OWN,
-    OWN_IN_FLOAT32,
     OWN_ON_CPU,
     OWN_ON_GPUS,
     OWN_ON_GPUS_IN_FLOAT32,
@@ -170,10 +169,9 @@ def _attention(
 
 #: Attention. The overrides of the first row are those of all operators that fuse it on CUDA.
 _ATTENTION: Final = (
-    # Torch composes it where no operator fuses it, in another order than the contract's: on GPUs
-    # for example in float32 where heads share keys and values, which on the CPU is fused.
-    row("scaled_dot_product_attention", _REDUCES, "exp",
-        contract=everywhere(Held.COMPOSED, unless=("composed",)),
+    # Torch composes it where no operator fuses it, in another order than the contract's. On GPUs
+    # the contract fuses and composes what the CPU does.
+    row("scaled_dot_product_attention", _REDUCES, "exp", contract=everywhere(Held.COMPOSED),
         cuda=Operator(
             "scaled_dot_product_attention",
             ("attention_forward", "attention_queries", "attention_keys"),
@@ -228,10 +226,10 @@ _OTHERS: Final = (
     row("_pdist_forward", _REDUCES, "pow", counted="distances", stubs="pdist_forward_stub"),
     row("_pdist_backward", _REDUCES, "pow", stubs="pdist_backward_stub"),
     # Whole steps of optimizers.
-    row("_fused_adam", Kind.MAPS, contract=OWN_IN_FLOAT32, stubs="fused_adam_stub:_fused_adam_"),
-    row("_fused_adamw", Kind.MAPS, contract=OWN_IN_FLOAT32),
-    row("_fused_sgd", Kind.MAPS, contract=OWN_IN_FLOAT32),
-    row("_fused_adagrad", Kind.MAPS, contract=OWN_IN_FLOAT32),
+    row("_fused_adam", Kind.MAPS, contract=OWN, stubs="fused_adam_stub:_fused_adam_"),
+    row("_fused_adamw", Kind.MAPS, contract=OWN),
+    row("_fused_sgd", Kind.MAPS, contract=OWN),
+    row("_fused_adagrad", Kind.MAPS, contract=OWN),
     row("_amp_foreach_non_finite_check_and_unscale", Kind.MAPS),
 )  # fmt: skip
 

@@ -392,7 +392,7 @@ def prepare(
     for udf in udfs:  # before compiling, which can take minutes
         _check_name(udf.name)
         for key in udf.dispatch_keys:
-            schemas.check_key(udf.name, key)
+            schemas.check_key(udf.name, key, udf.dispatch_keys)
     level = resolve_cpu_level(cpu_level)
     found: list[Override] = []
     parts: list[str] = []
@@ -451,7 +451,7 @@ def _overrides(udf: UdfOperator, function: _Function) -> list[Override]:
         )
         for key in udf.dispatch_keys
         for role, operator in roles
-        if schemas.check_key(operator, key)
+        if schemas.check_key(operator, key, udf.dispatch_keys)
     ]  # fmt: skip
     return [function.override(spec) for spec in specs]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -12,6 +13,20 @@ from pytest_udftorch.base import compat
 
 #: Dispatch key of a backend whose tensors a canary can make -> torch's name of the device.
 BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
+
+#: Operators that a library overrides above autograd, with the key below it, and at that: torch
+#: composes them, or leaves their gradients to others, and so does the override.
+ABOVE_AUTOGRAD: Final = {
+    ("aten::mkldnn_rnn_layer", "AutogradCPU"): "CPU",
+    ("aten::_cudnn_rnn", "AutogradCUDA"): "CUDA",
+    ("aten::scaled_dot_product_attention", "AutogradCUDA"): "CUDA",
+}
+
+
+def is_composed_anew(name: str, key: str) -> bool:
+    """Tell whether a library composes an operator of others than torch does, at a key."""
+    above = key if key.startswith("Autograd") else f"Autograd{key}"
+    return (name, above) in ABOVE_AUTOGRAD
 
 
 @functools.cache
@@ -70,8 +85,13 @@ def overload(name: str) -> Any:
     return attrgetter(path if path.count(".") == 2 else f"{path}.default")(torch.ops)
 
 
-def check_key(name: str, key: str) -> bool:
+def check_key(name: str, key: str, beside: Sequence[str] = ()) -> bool:
     """Check an operator's dispatch key; tell whether this machine has a device of it.
+
+    Args:
+        name: the overload.
+        key: the dispatch key.
+        beside: all dispatch keys at which it is overridden.
 
     Raises:
         OperatorError: torch has no such key, or it does not belong to a backend; torch computes the
@@ -84,12 +104,15 @@ def check_key(name: str, key: str) -> bool:
             f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
             f"{errors.nearest(key, BACKENDS)}"
         )
-    if key not in BACKENDS:
+    above = key.startswith("Autograd") or f"Autograd{key}" in beside
+    composed = above and is_composed_anew(name, key)
+    if key not in BACKENDS and not composed:
         raise errors.OperatorError(
             f"{name}: the dispatch key {key!r} does not belong to a backend "
             f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
         )
-    if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
+    made_of_others = compat.has_kernel(name, "CompositeImplicitAutograd")
+    if made_of_others and not compat.has_kernel(name, key) and not composed:
         raise errors.OperatorError(
             f"torch computes {name} by other operators, which also give its gradient. A kernel of "
             "its own would have none. Override the operators that it calls; torch.profiler shows "
@@ -97,7 +120,7 @@ def check_key(name: str, key: str) -> bool:
         )
     if key == "CPU":
         return True
-    backend = getattr(torch, BACKENDS[key], None)
+    backend = getattr(torch, BACKENDS[key.removeprefix("Autograd")], None)
     return backend is not None and bool(backend.is_available())
 
 

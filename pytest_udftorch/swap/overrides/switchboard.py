@@ -27,7 +27,11 @@ from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.operators.row import Pointwise
 from pytest_udftorch.swap.operators.rows import ROWS
-from pytest_udftorch.swap.overrides.schemas import has_overload
+from pytest_udftorch.swap.overrides.schemas import (
+    ABOVE_AUTOGRAD,
+    has_overload,
+    is_composed_anew,
+)
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 #: An overload (``aten::log.out``) and a dispatch key.
@@ -45,14 +49,10 @@ _ALSO_ON_CPU: Final = (
 _CALLED_ON_CUDA: Final = ("aten::special_i0e", "aten::special_i1e")
 
 #: Operators of the contract whose function has the type of an ``out=`` overload: it stands for all.
-_IN_ALL_FORMS: Final = ("aten::sqrt", "aten::addcmul", "aten::addcdiv")
+_IN_ALL_FORMS: Final = (
+    "aten::sqrt", "aten::addcmul", "aten::addcdiv", "aten::hardsigmoid", "aten::hardswish",
+)  # fmt: skip
 _FORMS: Final = ("_", ".out")
-
-#: Operators above autograd, with the key below it: torch leaves their gradients to others.
-_ABOVE_AUTOGRAD: Final[dict[Place, str]] = {
-    ("aten::mkldnn_rnn_layer", "AutogradCPU"): "CPU",
-    ("aten::_cudnn_rnn", "AutogradCUDA"): "CUDA",
-}
 
 #: The library whose operators are the contract's.
 _CONTRACT: Final = "repro"
@@ -71,7 +71,7 @@ def places() -> tuple[Place, ...]:
     found = {(udf.name, key) for udf in udfs for key in udf.dispatch_keys}
     found |= {(name + form, key) for name, key in found if name in _IN_ALL_FORMS for form in _FORMS}
     found |= {(name, "CPU") for name in _ALSO_ON_CPU} | {(name, "CUDA") for name in _CALLED_ON_CUDA}
-    found |= {*_ABOVE_AUTOGRAD}
+    found |= {*ABOVE_AUTOGRAD}
     for row in ROWS:
         whole = () if row.whole is None else (row.whole,)
         found |= {(f"aten::{n}", "CUDA") for op in (*row.cuda, *whole) for n in op.overloads}
@@ -255,7 +255,8 @@ class Switchboard:
         if self._opened:
             return
         for name, key in places():
-            if has_overload(name) and compat.has_own_kernel(name, key):
+            composed = is_composed_anew(name, key)
+            if has_overload(name) and (composed or compat.has_own_kernel(name, key)):
                 self.board(name, key)
         self._opened = True
 
@@ -269,7 +270,7 @@ class Switchboard:
         found = self._boards.get((name, key))
         if found is None:
             try:
-                stock = compat.stock_kernel(name, key, _ABOVE_AUTOGRAD.get((name, key), ""))
+                stock = compat.stock_kernel(name, key, ABOVE_AUTOGRAD.get((name, key), ""))
             except RuntimeError as error:
                 raise SwapError(
                     f"torch has no kernel of {name} at {key}, so there is nothing to override: "

@@ -19,9 +19,12 @@
 #ifndef UDFTORCH_CUDA_KERNELS_H
 #define UDFTORCH_CUDA_KERNELS_H
 
+#include "kernel_of.h"
 #include "overload.h"
 #include "udfprof.h"
 
+#include <ATen/Context.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
@@ -447,6 +450,47 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
 };
 
 //===----------------------------------------------------------------------===//
+// Sums with numbers in 16 bits
+//===----------------------------------------------------------------------===//
+
+/// \p Number as the dtype of \p X holds it, if X has 16 bits, is on a GPU, and
+/// the sum takes its dtype: kernels for CPUs round numbers first.
+std::optional<Tensor> heldNumber(const Tensor &Number, const Tensor &X) {
+  const auto Type = X.scalar_type();
+  if ((Type != at::kBFloat16 && Type != at::kHalf) || !X.is_cuda() ||
+      Number.dim() || !Number.is_cpu() ||
+      !at::isFloatingType(Number.scalar_type()) ||
+      !(X.dim() || Number.unsafeGetTensorImpl()->is_wrapped_number()))
+    return std::nullopt;
+  const auto Value = static_cast<float>(Number.item<double>());
+  const float Held = Type == at::kHalf
+                         ? static_cast<float>(c10::Half(Value))
+                         : static_cast<float>(c10::BFloat16(Value));
+  return at::native::wrapped_scalar_tensor(Held);
+}
+
+/// A sum or difference of two tensors, of which one may be a number.
+template <class Type> struct SumWithNumber;
+template <class R, class First, class... Rest>
+struct SumWithNumber<R(First, T, Rest...)> final : c10::OperatorKernel {
+  explicit SumWithNumber(Overload &O) : O(O) {}
+  R operator()(First X, T Y, Rest... Others) {
+    if (const auto Held = heldNumber(Y, X))
+      return stock(X, *Held, Others...);
+    if constexpr (std::is_same_v<First, T>)
+      if (const auto Held = heldNumber(X, Y))
+        return stock(*Held, Y, Others...);
+    return stock(X, Y, Others...);
+  }
+
+private:
+  R stock(First X, T Y, Rest... Others) {
+    return O.stock<R, First, T, Rest...>(X, Y, Others...);
+  }
+  Overload &O;
+};
+
+//===----------------------------------------------------------------------===//
 // Attention
 //===----------------------------------------------------------------------===//
 
@@ -659,6 +703,49 @@ struct EfficientAttention final : c10::OperatorKernel {
   Overload &O;
 };
 
+/// Attention before torch chooses a form of it. Where it fuses on a GPU what
+/// it fuses on a CPU, the call is torch's; the rest goes to Python
+/// (`attention_in_form` of contract/cuda_layers.py).
+struct AttentionInForm final : c10::OperatorKernel {
+  explicit AttentionInForm(Overload &O) : O(O) {}
+  Tensor operator()(const Tensor &Q, const Tensor &K, const Tensor &V,
+                    const std::optional<Tensor> &Mask, double Dropout,
+                    bool Causal, std::optional<double> Scale, bool Shared) {
+    const auto Choose = [&](const KernelFunction &Chosen, c10::DispatchKey By) {
+      return Chosen.call<int64_t, const Tensor &, const Tensor &,
+                         const Tensor &, const std::optional<Tensor> &, double,
+                         bool, std::optional<double>, bool>(
+          choice(), c10::DispatchKeySet(By), Q, K, V, Mask, double(Dropout),
+          bool(Causal), std::optional<double>(Scale), bool(Shared));
+    };
+    // Without the composition there is no choice, or an error.
+    if (!at::globalContext().userEnabledMathSDP() ||
+        !Choose(OnGpus, c10::DispatchKey::CUDA) ==
+            !Choose(OnCpus, c10::DispatchKey::CPU))
+      return O.stock<Tensor, const Tensor &, const Tensor &, const Tensor &,
+                     const std::optional<Tensor> &, double, bool,
+                     std::optional<double>, bool>(
+          Q, K, V, Mask, std::move(Dropout), std::move(Causal),
+          std::move(Scale), std::move(Shared));
+    return O.below<Tensor, const Tensor &, const Tensor &, const Tensor &,
+                   const std::optional<Tensor> &, double, bool,
+                   std::optional<double>, bool>(
+        nullptr, Q, Q, K, V, Mask, std::move(Dropout), std::move(Causal),
+        std::move(Scale), std::move(Shared));
+  }
+
+private:
+  static const OperatorHandle &choice() {
+    static const OperatorHandle Op = handleOf("aten::_fused_sdp_choice");
+    return Op;
+  }
+  Overload &O;
+  const KernelFunction OnGpus = udf::detail::kernelOf(choice(),
+                                                      c10::DispatchKey::CUDA),
+                       OnCpus = udf::detail::kernelOf(choice(),
+                                                      c10::DispatchKey::CPU);
+};
+
 //===----------------------------------------------------------------------===//
 // The overloads
 //===----------------------------------------------------------------------===//
@@ -667,7 +754,14 @@ struct EfficientAttention final : c10::OperatorKernel {
 const std::map<std::string, void (*)(Overload &)> &makers() {
   using M = Makers<Elements>;
   static const std::map<std::string, void (*)(Overload &)> All = {
-      UDFTORCH_CUDA_KERNELS};
+      UDFTORCH_CUDA_KERNELS{"scaled_dot_product_attention",
+                            make<AttentionInForm>},
+      {"add.Tensor", make<SumWithNumber<Tensor(T, T, S)>>},
+      {"add_.Tensor", make<SumWithNumber<Tensor &(Tensor &, T, S)>>},
+      {"add.out", make<SumWithNumber<Tensor &(T, T, S, Tensor &)>>},
+      {"sub.Tensor", make<SumWithNumber<Tensor(T, T, S)>>},
+      {"sub_.Tensor", make<SumWithNumber<Tensor &(Tensor &, T, S)>>},
+      {"sub.out", make<SumWithNumber<Tensor &(T, T, S, Tensor &)>>}};
   return All;
 }
 
