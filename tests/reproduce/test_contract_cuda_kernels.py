@@ -134,6 +134,7 @@ def test_the_functions_of_variates_are_right_for_all_their_arguments(every):
 
 
 ROUNDINGS = {
+    "hardsigmoid": {"add.rn.f32", "div.rn.f32"},
     "divided": {"div.rn.f32"},
     "root": {"sqrt.rn.f32"},
     "one over the root": {"sqrt.rn.f32", "div.rn.f32"},
@@ -147,7 +148,7 @@ ROUNDINGS = {
 @pytest.mark.parametrize("kind", ROUNDINGS)
 def test_single_elements_have_the_roundings_of_the_contract(kind):
     kinds = {**dict.fromkeys(("x", "y", "z", "out"), "*fp32"), "n": "i32", "a": "fp32"}
-    text = ptx("elements", kinds, {"KIND": kind, "BLOCK": 256})
+    text = ptx("elements", kinds, {"KIND": kind, "DTYPE": "float32", "BLOCK": 256})
     assert {i.replace("mul.f32", "mul.rn.f32") for i in instructions(text)} == ROUNDINGS[kind]
 
 
@@ -289,13 +290,21 @@ for shape, gpu._CHANNEL in product(((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3,
         for one, other in zip(it.batch_norm_backward(x, g, weight, *made[1:], wanted=True), wanted):
             same(one, other)
 launches.stream = lambda index: 0
-for kind, count in (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3)):
-    groups = [[torch.rand(n) + 0.5 for _ in range(count)] for n in (1, 5, 3000, 7)]
+kinds = (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3))
+narrow = (torch.bfloat16, torch.float16)
+for (kind, count), dtype in product(kinds, (torch.float32, *narrow)):
+    groups = [[(torch.rand(n) + 0.5).to(dtype) for _ in range(count)] for n in (1, 5, 3000, 7)]
     for numbers in ([0.1, 2.0, -0.7, 3.5], [0.1] * 4):
         into = [torch.empty_like(g[0]) for g in groups]
         it.lists(kind, groups, numbers, into)
         for given, number, y in zip(groups, numbers, into):
             same(y, it.elements(kind, given, number))
+            wide = it.elements(kind, [g.float() for g in given], number)
+            same(y, wide.to(dtype))
+for name, dtype in product(("hardswish", "hardsigmoid"), (torch.float32, *narrow)):
+    x = (torch.randn(3000) * 4).to(dtype)
+    x[:5] = torch.tensor([math.nan, math.inf, -math.inf, -0.0, -3.0])
+    same(it.elements(name, [x], 0.0), getattr(torch.nn.functional, name)(x))
 a, b = torch.randn(9, 400), torch.randn(400, 9)
 whole = it.mm(a, b)
 gpu._chunk = 128

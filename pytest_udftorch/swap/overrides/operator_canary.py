@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from pytest_udftorch import errors
@@ -44,7 +45,7 @@ def _probe(override: Override) -> int:
     spec = override.spec
     before, said = dispatcher.hits(), ""
     arguments = _Arguments(spec)
-    with dispatcher.mode(Mode.PROBE):
+    with dispatcher.mode(Mode.PROBE), _below_autograd(spec):
         try:
             schemas.overload(spec.operator)(*arguments.positional, **arguments.keywords)
         except Exception as error:
@@ -57,6 +58,14 @@ def _probe(override: Override) -> int:
             "have registered a kernel above it."
         )
     return calls
+
+
+def _below_autograd(spec: Spec) -> Any:
+    """Return a context in which a call goes past what is overridden above autograd, too."""
+    import torch
+
+    past = spec.key in schemas.BACKENDS and schemas.is_composed_anew(spec.operator, spec.key)
+    return torch.inference_mode() if past else nullcontext()
 
 
 def _try(override: Override) -> None:
@@ -116,7 +125,7 @@ class _Arguments:
         import torch
 
         self.dtype = getattr(torch, spec.dtypes[0] if spec.dtypes else "float32")
-        self.device = schemas.BACKENDS[spec.key]
+        self.device = schemas.BACKENDS[spec.key.removeprefix("Autograd")]
         self.positional: list[Any] = []
         self.keywords: dict[str, Any] = {}
         outputs = list(result) if isinstance(result, tuple) else [result]

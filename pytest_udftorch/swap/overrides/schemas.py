@@ -105,14 +105,16 @@ def check_key(name: str, key: str, beside: Sequence[str] = ()) -> bool:
             f"{errors.nearest(key, BACKENDS)}"
         )
     above = key.startswith("Autograd") or f"Autograd{key}" in beside
-    composed = above and is_composed_anew(name, key)
+    anew = is_composed_anew(name, key)
+    composed = anew and above
     if key not in BACKENDS and not composed:
         raise errors.OperatorError(
             f"{name}: the dispatch key {key!r} does not belong to a backend "
             f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
         )
     made_of_others = compat.has_kernel(name, "CompositeImplicitAutograd")
-    if made_of_others and not compat.has_kernel(name, key) and not composed:
+    # A kernel of one that is composed anew may be a board of this process.
+    if made_of_others and (anew or not compat.has_kernel(name, key)) and not composed:
         raise errors.OperatorError(
             f"torch computes {name} by other operators, which also give its gradient. A kernel of "
             "its own would have none. Override the operators that it calls; torch.profiler shows "

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operator that torch composes, and a library composes of others: above autograd and below."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pytest_udftorch import operator_udf, patched, stock
+from pytest_udftorch.errors import OperatorError
+from pytest_udftorch.swap.overrides import schemas
+
+NAME = "aten::scaled_dot_product_attention"
+KEYS = ("AutogradCPU", "CPU")
+
+
+def library(keys=KEYS):
+    """Return one that composes attention as torch does on GPUs that have no fused form of it."""
+
+    @operator_udf(NAME, dispatch_keys=keys)
+    def composed(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *,
+                 scale=None, enable_gqa=False):  # fmt: skip
+        given = (query, key, value, attn_mask, dropout_p, is_causal)
+        if scale is not None:
+            return stock(*given, scale=scale, enable_gqa=enable_gqa)
+        return torch.ops.aten._scaled_dot_product_attention_math(*given, enable_gqa=enable_gqa)[0]
+
+    return composed
+
+
+@pytest.fixture(autouse=True)
+def on_cpus(monkeypatch):
+    """Let the CPU do what the contract does on GPUs."""
+    monkeypatch.setitem(schemas.ABOVE_AUTOGRAD, (NAME, "AutogradCPU"), "CPU")
+
+
+def tensors():
+    draw = torch.Generator().manual_seed(3)
+    return [torch.randn(2, 4, 9, 8, generator=draw).requires_grad_() for _ in range(3)]
+
+
+def results(call=F.scaled_dot_product_attention, **given):
+    q, k, v = tensors()
+    y = call(q, k, v, **given)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), (q, k, v))]
+
+
+def same(one, other):
+    return all(map(torch.equal, one, other))
+
+
+def test_the_composition_has_values_and_gradients():
+    fused = results()
+    with sdpa_kernel([SDPBackend.MATH]):
+        want = results()
+    with patched(library()):
+        assert same(results(), want)
+        assert same(results(scale=0.3), results(scale=0.3))
+    assert same(results(), fused)
+    assert not same(want, fused)
+
+
+def test_stock_is_torchs_choice():
+    fused = results(scale=0.3)
+    with patched(library()):
+        assert same(results(scale=0.3), fused)
+
+
+def test_it_is_reached_in_inference_mode():
+    with sdpa_kernel([SDPBackend.MATH]):
+        want = results()[0]
+    with patched(library()), torch.inference_mode():
+        q, k, v = (t.detach().clone() for t in tensors())
+        assert torch.equal(F.scaled_dot_product_attention(q, k, v), want)
+
+
+def test_graphs_and_transforms_see_what_it_calls():
+    def call(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    given = [t.detach() for t in tensors()]
+    with patched(library()):
+        traced = make_fx(call)(*given)
+        assert torch.equal(traced(*given), call(*given))
+        grads = torch.func.grad(lambda *t: call(*t).square().sum(), (0, 1, 2))(*given)
+        assert same(grads, results()[1:])
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        assert same(results(compiled), results())
+    names = {str(node.target) for node in traced.graph.nodes}
+    assert "aten._softmax.default" in names
+    assert not [n for n in names if "flash" in n]
+
+
+def test_below_autograd_alone_it_is_refused():
+    """The control: it would have no gradient."""
+    with pytest.raises(OperatorError, match="by other operators"), patched(library(("CPU",))):
+        pass
+
+
+def test_other_operators_above_autograd_are_refused():
+    @operator_udf("aten::exp", dispatch_keys=("AutogradCPU",))
+    def exp(self):
+        return self
+
+    with pytest.raises(OperatorError, match="does not belong to a backend"), patched(exp):
+        pass
