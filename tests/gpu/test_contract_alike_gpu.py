@@ -37,7 +37,7 @@ def different(call, *tensors):
     for device in ("cpu", "cuda"):
         with patched("repro"), within_contract(strict=True):
             torch.manual_seed(7)
-            results = call(*(t.detach().to(device) for t in tensors))
+            results = call(*(t.detach().clone().to(device) for t in tensors))
         found.append([bits(r) for r in results])
     one, other = found
     assert len(one) == len(other) > 0
@@ -230,9 +230,7 @@ def test_optimizers_in_16_bits_have_the_bits_of_the_cpu(name, how, dtype):
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize(
-    "name", ["AdamW", "AdamW, amsgrad", "Adam", "Adagrad", "SGD", "Adam, decay"]
-)
+@pytest.mark.parametrize("name", ["AdamW", "AdamW, amsgrad", "Adam", "SGD", "Adam, decay"])
 def test_fused_optimizers_in_16_bits_have_the_bits_of_the_cpu(name, dtype):
     more = {
         "SGD": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1}),

@@ -52,7 +52,7 @@ CALLS = {
     "_adaptive_avg_pool2d_backward": lambda x, g: aten._adaptive_avg_pool2d_backward(
         images(g)[..., :3, :4], images(x)
     ),
-    "_prelu_kernel": lambda x, g: aten._prelu_kernel(x, torch.tensor([0.3])),
+    "_prelu_kernel": lambda x, g: aten._prelu_kernel(x, torch.tensor([0.3], dtype=x.dtype)),
     "adaptive_max_pool2d_backward": lambda x, g: pooled(
         x, g, lambda i: aten.adaptive_max_pool2d(i, [3, 4]), aten.adaptive_max_pool2d_backward
     ),
@@ -101,11 +101,12 @@ CALLS = {
     "mish_backward": lambda x, g: aten.mish_backward(g, x),
     "mse_loss_backward": lambda x, g: aten.mse_loss_backward(LOSS, x, g, 1),
     "nll_loss2d_backward": lambda x, g: aten.nll_loss2d_backward(
-        LOSS, images(x), torch.zeros(1, 8, 10, dtype=torch.int64), None, 1, -100, torch.tensor(80.0)
+        LOSS, images(x), torch.zeros(1, 8, 10, dtype=torch.int64), None, 1, -100,
+        torch.tensor(80.0, dtype=x.dtype),
     ),
     "nll_loss_backward": lambda x, g: aten.nll_loss_backward(
         LOSS, x[:, None], torch.zeros(len(x), dtype=torch.int64), None, 1, -100,
-        torch.tensor(float(len(x))),
+        torch.tensor(float(len(x)), dtype=x.dtype),
     ),
     "remainder": lambda x, g: torch.remainder(x, g),
     "rsqrt": lambda x, g: torch.rsqrt(x.abs()),

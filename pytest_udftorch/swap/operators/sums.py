@@ -75,7 +75,7 @@ _REDUCTIONS: Final = (
         cuda=Operator("linalg_vector_norm", ("pow",),
                       ("linalg_vector_norm", "linalg_vector_norm.out"))),
     row("_foreach_norm", _REDUCES, "pow", counted="norms",
-        contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.OWN)),
+        contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.OWN, Held.OWN)),
 )  # fmt: skip
 
 #: Sums at places that an index names.
