@@ -111,7 +111,8 @@ def attention_in_form(
     import torch
 
     given = (query, key, value, attn_mask, dropout_p, is_causal)
-    if not torch.backends.cuda.math_sdp_enabled():  # somebody chooses a fused form
+    switches: Any = torch.backends.cuda
+    if not switches.math_sdp_enabled():  # somebody chooses a fused form
         return stock(*given, scale=scale, enable_gqa=enable_gqa)
     here, there = (bool(c(*given, scale=scale, enable_gqa=enable_gqa)) for c in _choices())
     if here == there or (there and not _fits_fused(query, key, value, attn_mask, is_causal)):
