@@ -9,8 +9,8 @@
         [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [exact_products_cuda] [contract_digests_cuda]
-        [contract_digests_cuda_h100] [contract_ranks_cuda] [profile_cuda] [other_machines]
-        [aarch64_forms] [aarch64_sve]
+        [contract_digests_cuda_h100] [contract_digests_sixteen] [contract_ranks_cuda]
+        [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
         [float64_speed] [stock_certificates] [--raw FOLDER]
@@ -104,6 +104,7 @@ GPU = _experiments(
     "cuda_training",
     "exact_products_cuda",
     "contract_digests_cuda",
+    "contract_digests_sixteen",
     "contract_ranks_cuda",
     "contract_small_cuda",
     "profile_cuda",

@@ -265,6 +265,20 @@ def contract(documents: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*records(order), "", *models, "", *records(times), "", said, *sources, ""])
 
 
+def digests_in_sixteen(document: dict[str, Any]) -> str:
+    """Return the digests of weights in bfloat16, by CPU level and on a GPU."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in document["rows"]:
+        key = row["model"], row["form"], row["library"]
+        cells = found.setdefault(key, dict(zip(("model", "form", "library"), key, strict=True)))
+        where = "GPU" if row["place"] == "cuda" else row["place"].upper().replace("AVX5", "AVX-5")
+        cells[where] = f"`{row['digest'][:12]}`"
+    order = sorted(found.values(), key=lambda c: (c["model"], c["form"], c["library"] != "std"))
+    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
+    said = "The first twelve digits of SHA-256; AdamW. `bfloat16`: so are the weights."
+    return "\n".join([*records(order), "", *models, "", said, "", source(document), ""])
+
+
 #: A layout of the experiment, in words.
 _LAYOUTS: Final = {
     "one": "",
@@ -474,5 +488,6 @@ TABLES = {
     "same_bits": same_bits,
     "cuda_training": training,
     "contract_ranks_cuda": ranks,
+    "contract_digests_sixteen": digests_in_sixteen,
     "profile_cuda": profile,
 }

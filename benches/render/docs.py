@@ -25,7 +25,7 @@ from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
 from benches.render import diff as render_diff
-from benches.render import drawings
+from benches.render import drawings, fixed_results
 from benches.render import experiments as render_experiments
 from benches.render import house as render_house
 from benches.render import profile as render_profile
@@ -1518,6 +1518,11 @@ def contract_opponents(results: Results) -> str:
     return "\n".join(parts)
 
 
+def ways_to_fixed_results(results: Results) -> str:
+    """Return what other ways to fixed results fix, beside what this project does."""
+    return fixed_results.compared(results["contract_small_cuda"])
+
+
 def _share(speed: float) -> str:
     return f"{speed:.2f}" if speed >= 0.1 else f"{speed:.4f}"
 
@@ -1818,6 +1823,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_speed": contract_speed,
     "contract_platforms": contract_platforms,
     "contract_opponents": contract_opponents,
+    "fixed_results": ways_to_fixed_results,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "coverage_compiled_cuda": coverage_compiled_cuda,
