@@ -33,7 +33,7 @@ CAUSAL: Final = (
     "GPTNeoX", "Olmo2", "Granite", "StableLm", "Starcoder2", "Cohere", "Falcon", "Bloom", "OPT",
     "Phi", "GPTJ", "Gemma3", "Glm4", "Qwen2Moe", "Qwen3Moe", "Olmo", "Olmoe", "SmolLM3", "Exaone4",
     "Ernie4_5", "GptOss", "DeepseekV3", "Nemotron", "Helium", "Cohere2", "GraniteMoe", "Persimmon",
-    "CodeGen", "GPTNeo", "GPTBigCode", "Mpt", "BioGpt", "XGLM", "Mamba", "Arcee", "Seed_Oss",
+    "CodeGen", "GPTNeo", "GPTBigCode", "Mpt", "BioGpt", "XGLM", "Mamba", "Arcee", "SeedOss",
 )  # fmt: skip
 
 #: Encoders, and models of an encoder and a decoder.
@@ -58,9 +58,7 @@ TORCHVISION: Final = (
 
 
 def _class(name: str) -> str:
-    return (
-        name if "For" in name or name.endswith("Model") else f"{name.replace('_', '')}ForCausalLM"
-    )
+    return name if "For" in name or name.endswith("Model") else f"{name}ForCausalLM"
 
 
 def subjects() -> list[str]:
