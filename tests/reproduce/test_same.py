@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproduce.small_language_model import Model, made
+from reproduce.small_language_model import Layer, Model, made
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.errors import RunError
+from pytest_udftorch.errors import OutsideContractError, RunError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
@@ -42,6 +42,50 @@ def test_the_ways_of_a_language_model_are_found_and_agree_under_repro():
     assert found.differing("repro") == []
     assert found.equal
     assert found.text().splitlines()[-1] == "under repro all 13 ways give the same bits."
+
+
+def test_strict_takes_the_model_whose_ways_agree():
+    found = same(*made(), libraries=["repro"], ways=["batch 1"], strict=True)
+    assert found.equal
+
+
+class Sorted(Model):
+    """Calls an operator that is outside of the contract."""
+
+    def score(self, x):
+        return super().score(x + x.nansum() * 0)
+
+
+class Composed(Layer):
+    """Attends by a softmax and products, which have what a mask hides in their sums."""
+
+    def attend(self, q, k, v, mask):
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+class Eager(Model):
+    layer = Composed
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Sorted, r"aten::nansum is outside of the contract"),
+        (Eager, r"aten::_softmax in layers\.0 has weights of zero in front of others"),
+    ],
+)
+def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, words):
+    told = []
+    with pytest.raises(OutsideContractError, match=words):
+        same(*made(model), libraries=["repro"], strict=True, progress=lambda *n: told.append(n))
+    assert not told
+    assert same(*made(model), libraries=["repro"], ways=["batch 1"]).equal
+
+
+def test_strict_is_about_repro():
+    with pytest.raises(RunError, match="Name repro last"):
+        same(*made(), libraries=["repro", "std"], strict=True)
 
 
 def test_a_difference_is_counted_and_its_operator_named():

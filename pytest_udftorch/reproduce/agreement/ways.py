@@ -155,6 +155,12 @@ def _left_padding(one: Subject) -> Pieces:
     return _padded(one, left=True)
 
 
+def padded_left(one: Subject) -> Pieces:
+    """Run rows of several lengths behind padding; a model that cannot be padded yields nothing."""
+    if _pads_left(one):
+        yield from _left_padding(one)
+
+
 def _pads_left(one: Subject) -> bool:
     """Tell whether rows can be padded on the left, and try if the model counts positions itself."""
     if not _masked(one):
