@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of the contract: docs/reproduce/contract.md."""
 
-from pytest_udftorch.swap.contract.attention import attention, attention_backward
+from pytest_udftorch.swap.contract.alignments import ctc_loss, ctc_loss_backward
+from pytest_udftorch.swap.contract.attention import (
+    attention,
+    attention_backward,
+    composed_attention,
+)
+from pytest_udftorch.swap.contract.bags import (
+    embedding_bag,
+    embedding_bag_backward,
+    embedding_bag_of_weights,
+)
 from pytest_udftorch.swap.contract.cuda_elements import (
     addcdiv,
     addcmul,
@@ -45,6 +55,7 @@ from pytest_udftorch.swap.contract.cuda_pools import (
     max_pool2d_backward,
 )
 from pytest_udftorch.swap.contract.elements import arange_, pow_scalar, pow_scalar_, sqrt
+from pytest_udftorch.swap.contract.grids import grid_sampler, grid_sampler_backward
 from pytest_udftorch.swap.contract.kernels import above
 from pytest_udftorch.swap.contract.norms import (
     batch_norm,
@@ -58,6 +69,8 @@ from pytest_udftorch.swap.contract.norms import (
     var,
     var_mean,
     vector_norm,
+    weight_norm,
+    weight_norm_backward,
 )
 from pytest_udftorch.swap.contract.optimizers import (
     fused_adagrad_,
@@ -78,6 +91,7 @@ from pytest_udftorch.swap.contract.products import (
     mm,
     mv,
 )
+from pytest_udftorch.swap.contract.recurrent import lstm_layer, lstm_layer_backward
 from pytest_udftorch.swap.contract.scatters import (
     embedding_backward,
     index_add,
@@ -266,8 +280,11 @@ __all__ = [
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
     "bmm",
+    "composed_attention",
     "convolution",
     "convolution_backward",
+    "ctc_loss",
+    "ctc_loss_backward",
     "cudnn_attention",
     "cudnn_attention_backward",
     "cudnn_batch_norm",
@@ -280,6 +297,9 @@ __all__ = [
     "efficient_attention",
     "efficient_attention_backward",
     "embedding_backward",
+    "embedding_bag",
+    "embedding_bag_backward",
+    "embedding_bag_of_weights",
     "exponential_",
     "flash_attention",
     "flash_attention_backward",
@@ -300,6 +320,8 @@ __all__ = [
     "fused_adam_",
     "fused_adamw_",
     "fused_sgd_",
+    "grid_sampler",
+    "grid_sampler_backward",
     "group_norm",
     "group_norm_backward",
     "grouped_mm",
@@ -316,6 +338,8 @@ __all__ = [
     "log_softmax_backward",
     "logit_backward",
     "logsumexp",
+    "lstm_layer",
+    "lstm_layer_backward",
     "max_pool2d_backward",
     "mean_all",
     "mean_dims",
@@ -380,6 +404,8 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
+    "weight_norm",
+    "weight_norm_backward",
 ]
 
 # What a function of the contract does depends on its arguments alone.

@@ -99,6 +99,7 @@ WIDENED: Final = Contract(Held.TRIED, Held.OWN, Held.TRIED, Held.OWN)
 #: The contract has kernels for float32 alone.
 OWN_IN_FLOAT32: Final = Contract(Held.OWN, Held.NO, Held.OWN, Held.NO)
 OWN_ON_CPU: Final = Contract(Held.OWN, Held.OWN)
+OWN_IN_FLOAT32_ON_CPU: Final = Contract(cpu=Held.OWN)
 OWN_ON_GPUS_IN_FLOAT32: Final = Contract(cuda=Held.OWN)
 OWN_ON_GPUS: Final = Contract(cuda=Held.OWN, cuda16=Held.OWN)
 

@@ -116,7 +116,7 @@ class _Arguments:
         import torch
 
         self.dtype = getattr(torch, spec.dtypes[0] if spec.dtypes else "float32")
-        self.device = schemas.BACKENDS[spec.key]
+        self.device = schemas.BACKENDS[spec.key.removeprefix("Autograd")]
         self.positional: list[Any] = []
         self.keywords: dict[str, Any] = {}
         outputs = list(result) if isinstance(result, tuple) else [result]

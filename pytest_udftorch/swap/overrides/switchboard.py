@@ -27,7 +27,7 @@ from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
 from pytest_udftorch.swap.operators.row import Pointwise
 from pytest_udftorch.swap.operators.rows import ROWS
-from pytest_udftorch.swap.overrides.schemas import has_overload
+from pytest_udftorch.swap.overrides.schemas import COMPOSITES, has_overload
 from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
 
 #: An overload (``aten::log.out``) and a dispatch key.
@@ -52,6 +52,7 @@ _FORMS: Final = ("_", ".out")
 _ABOVE_AUTOGRAD: Final[dict[Place, str]] = {
     ("aten::mkldnn_rnn_layer", "AutogradCPU"): "CPU",
     ("aten::_cudnn_rnn", "AutogradCUDA"): "CUDA",
+    **{(name, "AutogradCPU"): "CPU" for name in COMPOSITES},
 }
 
 #: The library whose operators are the contract's.
@@ -255,7 +256,7 @@ class Switchboard:
         if self._opened:
             return
         for name, key in places():
-            if has_overload(name) and compat.has_own_kernel(name, key):
+            if has_overload(name) and (name in COMPOSITES or compat.has_own_kernel(name, key)):
                 self.board(name, key)
         self._opened = True
 
