@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproduce.small_language_model import Layer, Model, made
 from torch import nn
 
+from benches.data.models import small_language_model
+from benches.data.models.small_language_model import Layer, Model, made
 from pytest_udftorch import cli
 from pytest_udftorch.errors import OutsideContractError, RunError
 from pytest_udftorch.reproduce import Sameness, same
@@ -19,7 +20,8 @@ from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
 
 HERE = Path(__file__).parent
-SUBJECT = f"{HERE / 'small_language_model.py'}:make"
+MODELS = Path(small_language_model.__file__)
+SUBJECT = f"{MODELS}:make"
 
 
 class Twice(Model):
@@ -86,6 +88,44 @@ def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, words):
 def test_strict_is_about_repro():
     with pytest.raises(RunError, match="Name repro last"):
         same(*made(), libraries=["repro", "std"], strict=True)
+
+
+class Forgetful(Model):
+    """Keeps a number that ``state_dict()`` does not have, and that training changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("drift", torch.ones(1), persistent=False)
+
+    def score(self, x):
+        if self.training:
+            self.drift = self.drift * 1.001
+        return super().score(x) * self.drift
+
+
+class Counting(Model):
+    calls = 0
+
+    def score(self, x):
+        if self.training:
+            self.calls += 1
+        return super().score(x) * (1 + self.calls * 1e-6)
+
+
+@pytest.mark.parametrize("library", ["std", "repro"])
+def test_training_goes_on_from_a_checkpoint(library):
+    model, given = made()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    found = same(model, given, libraries=[library], ways=["resumed from a checkpoint"])
+    assert found.equal
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("model", "state"), [(Forgetful, "drift"), (Counting, "calls")])
+def test_the_state_that_a_checkpoint_lacks_is_named(model, state):
+    found = same(*made(model), libraries=["repro"], ways=["resumed from a checkpoint"])
+    assert found.outcomes["repro"]["resumed from a checkpoint"].first == (f"state {state}", "")
+    assert f"repro parts first by state {state}: resumed from a checkpoint" in found.text()
 
 
 def test_a_difference_is_counted_and_its_operator_named():
@@ -244,7 +284,7 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("UDFTORCH_PROGRESS", "1")
     monkeypatch.setattr(progress, "PAUSE", 0.001)
     (tmp_path / "model.py").write_text(
-        "from reproduce.small_language_model import made\n"
+        "from benches.data.models.small_language_model import made\n"
         "from reproduce.test_same import Twice\n"
         "def make():\n    return made(Twice)\n"
     )

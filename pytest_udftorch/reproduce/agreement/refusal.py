@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce.agreement.subject import Subject
 from pytest_udftorch.reproduce.agreement.ways import evaluation, padded_left, step
+from pytest_udftorch.swap.contract.attention import dropped
 from pytest_udftorch.swap.contract.outside import within_contract
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.operators.overload import name_of
+
+#: Operators of (x, dim, ...) that give weights.
+_SOFTMAX: Final = ("_softmax", "_safe_softmax")
 
 
 class _Gaps(OperatorWatch):
@@ -26,8 +30,9 @@ class _Gaps(OperatorWatch):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        # Forward alone: (x, dim, ...).
-        if name_of(func) in ("_softmax", "_safe_softmax") and _has_gap(result, args[1]):
+        if dropped.now or name_of(func) not in _SOFTMAX:
+            return result
+        if _has_gap(result, args[1]):
             layer = self._where.now().layer
             raise OutsideContractError(
                 f"{func.name()} in {layer or 'the model'} has weights of zero in front of others, "

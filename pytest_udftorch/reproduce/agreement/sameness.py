@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pytest_udftorch.diagnose.runs.files import load_make
@@ -206,7 +207,9 @@ class _Search:
         took = time.monotonic() - began
         kept = tuple(part for part in parts if part.total)
         first: First | None = None
-        if parted is not None and way.recorded and not any(p.differ for p in kept[:2]):
+        if parted is not None and way.cause is not None:
+            first = way.cause(self.one)
+        elif parted is not None and way.recorded and not any(p.differ for p in kept[:2]):
             first = self._first_backward(way)
         elif parted is not None and way.recorded:
             first = self._first(way, *parted)
@@ -218,7 +221,7 @@ class _Search:
         import torch
 
         own, other = piece.own(), piece.of(whole.output)
-        targets = piece.of(self.one.targets)
+        targets = replace(piece, instead=None).of(self.one.targets)
         with torch.no_grad():
             chances = [_chances(t.to(own.device), targets.to(own.device)) for t in (own, other)]
         gradients = Part("gradients")

@@ -13,6 +13,7 @@ tree, which change nothing.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -246,6 +247,14 @@ def attention_backward(  # noqa: PLR0913
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 
+class _Dropped(threading.local):
+    now = False
+
+
+#: Whether this thread computes weights that who asks for attention drops.
+dropped: Final = _Dropped()
+
+
 def composed_attention(  # noqa: PLR0913
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, dropout_mask: Any = None, *, scale: Any = None,
@@ -269,9 +278,13 @@ def composed_attention(  # noqa: PLR0913
     padded = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
     options = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
     out = attend(*padded, attn_mask, is_causal=is_causal, **options)
-    # Who asks for attention drops the weights.
     narrow = (query, key, value[..., :1], attn_mask, 0.0, is_causal, None)
-    return out[..., :own].contiguous(), unwatched(*narrow, **options)[1]
+    before, dropped.now = dropped.now, True
+    try:
+        weights = unwatched(*narrow, **options)[1]
+    finally:
+        dropped.now = before
+    return out[..., :own].contiguous(), weights
 
 
 def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
