@@ -2,10 +2,12 @@
 """Which ways of running a model agree: language models, encoders and networks for images.
 
     python -m benches.experiments.same [--store FILE] [--budget SECONDS] [--only SUBJECT ...]
+        [--strict]
 
 ``udftorch same`` runs each model under stock and under repro. A file that exists is continued: a
 model that is in it is not run again, unless ``--only`` names it. With a budget no further model is
-begun after so many seconds. The models need the extra ``models``.
+begun after so many seconds. ``--strict`` only asks again, of the models that are stored, what
+``udftorch same --strict`` says of them. The models need the extra ``models``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 from benches import stored
 from benches.experiments import command
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import OutsideContractError, UdfError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.swap.toolchain.environment import describe
 
@@ -33,7 +35,7 @@ CAUSAL: Final = (
     "GPTNeoX", "Olmo2", "Granite", "StableLm", "Starcoder2", "Cohere", "Falcon", "Bloom", "OPT",
     "Phi", "GPTJ", "Gemma3", "Glm4", "Qwen2Moe", "Qwen3Moe", "Olmo", "Olmoe", "SmolLM3", "Exaone4",
     "Ernie4_5", "GptOss", "DeepseekV3", "Nemotron", "Helium", "Cohere2", "GraniteMoe", "Persimmon",
-    "CodeGen", "GPTNeo", "GPTBigCode", "Mpt", "BioGpt", "XGLM", "Mamba", "Arcee", "Seed_Oss",
+    "CodeGen", "GPTNeo", "GPTBigCode", "Mpt", "BioGpt", "XGLM", "Mamba", "Arcee", "SeedOss",
 )  # fmt: skip
 
 #: Encoders, and models of an encoder and a decoder.
@@ -58,9 +60,7 @@ TORCHVISION: Final = (
 
 
 def _class(name: str) -> str:
-    return (
-        name if "For" in name or name.endswith("Model") else f"{name.replace('_', '')}ForCausalLM"
-    )
+    return name if "For" in name or name.endswith("Model") else f"{name}ForCausalLM"
 
 
 def subjects() -> list[str]:
@@ -77,6 +77,20 @@ def subjects() -> list[str]:
             found += kind[:count]
             del kind[:count]
     return found
+
+
+def refused(subject: str) -> list[str]:
+    """Return the operator by which ``--strict`` refuses a model, and its layer; nothing if not.
+
+    Raises:
+        UdfError: the model cannot be run.
+    """
+    try:
+        same(subject, libraries=LIBRARIES[-1:], ways=[], strict=True)
+    except OutsideContractError as error:
+        said = str(error).split()
+        return [said[0], said[2] if said[1] == "in" else ""]
+    return []
 
 
 def row(found: Sameness, seconds: float) -> dict[str, Any]:
@@ -107,7 +121,7 @@ def measure(subject: str) -> dict[str, Any]:
         found = same(subject, libraries=libraries)
     except UdfError as error:
         return {"subject": subject, "refused": str(error).splitlines()[0]}
-    return row(found, time.monotonic() - began)
+    return {**row(found, time.monotonic() - began), "strict": refused(subject)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,18 +129,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("same", __doc__)
     parser.add_argument("--budget", type=float, metavar="SECONDS")
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", default=[])
+    parser.add_argument("--strict", action="store_true")
     options = parser.parse_args(arguments)
     path: Path | None = options.store
     document = stored.load(path) if path is not None and path.exists() else {"models": []}
-    done = {r["subject"]: r for r in document["models"] if r["subject"] not in options.only}
+    known = [r for r in document["models"] if r["subject"] in subjects()]
+    kept = [r for r in known if options.strict or r["subject"] not in options.only]
+    done = {r["subject"]: r for r in kept}
     before = earlier(document, list(done))
     end = None if options.budget is None else time.monotonic() + options.budget
-    for subject in options.only or subjects():
-        if subject in done:
+    for subject in options.only or (done if options.strict else subjects()):
+        if subject in done and (not options.strict or "refused" in done[subject]):
             continue
         if end is not None and time.monotonic() > end:
             break
-        done[subject] = measure(subject)
+        done[subject] = (
+            {**done[subject], "strict": refused(subject)} if options.strict else measure(subject)
+        )
         print(json.dumps(done[subject])[:400], flush=True)
         rows = sorted(done.values(), key=lambda r: _place(r["subject"]))
         command.store("same", options, {"models": rows, "earlier": before})

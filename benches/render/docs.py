@@ -1317,7 +1317,8 @@ def contract_operators(results: Results) -> str:
 def same(results: Results) -> str:
     """Return what ways agree, model by model."""
     document = results["same"]
-    lines = [render_same.summary(document), "", *render_same.all_models(document)]
+    said = f"{render_same.summary(document)} {render_same.strict(document)}"
+    lines = [said, "", *render_same.all_models(document)]
     refused = render_same.refusals(document)
     before = [
         f"{len(e['subjects'])} of the models were measured before: {caption(e['environment'])}"
@@ -1325,6 +1326,12 @@ def same(results: Results) -> str:
     ]
     more = [line for part in (refused, before) if part for line in ("", *part)]
     return _with_source([*lines, *more], document)
+
+
+def same_planted(results: Results) -> str:
+    """Return which planted faults are named."""
+    document = results["planted_sameness"]
+    return _with_source(render_same.planted(document), document)
 
 
 def same_one(results: Results) -> str:
@@ -1819,6 +1826,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_small_cuda": contract_small_cuda,
     "same": same,
     "same_one": same_one,
+    "same_planted": same_planted,
     "same_short": same_short,
     "contract_speed": contract_speed,
     "contract_platforms": contract_platforms,

@@ -84,8 +84,9 @@ def all_models(document: Mapping[str, Any]) -> list[str]:
             f"{len(row['ways']) - len(row['differ'][library])} of {len(row['ways'])}"
             for library in ("std", "repro")
         ]
-        rows.append([f"`{row['subject']}`", *counts, _named(row["differ"]["repro"])])
-    return table(["model", "std", "repro", "what differs under repro"], rows)
+        strict = f"`{row['strict'][0]}`" if row["strict"] else ""
+        rows.append([f"`{row['subject']}`", *counts, _named(row["differ"]["repro"]), strict])
+    return table(["model", "std", "repro", "what differs under repro", "`--strict` refuses"], rows)
 
 
 def summary(document: Mapping[str, Any]) -> str:
@@ -108,6 +109,43 @@ def summary(document: Mapping[str, Any]) -> str:
     if gradients:
         text += f"; of {len(gradients)} more the gradients of micro-batches alone differ"
     return f"{text}."
+
+
+def strict(document: Mapping[str, Any]) -> str:
+    """Return what ``--strict`` says of the models, beside what differs, in a sentence."""
+    taken = [r for r in ran(document) if not r["strict"]]
+    apart = [r["subject"] for r in taken if _other_than_micro_batches(r)]
+    named = f": {', '.join(f'`{name}`' for name in apart)}" if apart else ""
+    return (
+        f"`--strict` takes {len(taken)} of the {len(ran(document))} models. Of these, "
+        f"{len(apart)} differ in more than the gradients of micro-batches{named}."
+    )
+
+
+def _other_than_micro_batches(row: Mapping[str, Any]) -> list[str]:
+    return [way for way in row["differ"]["repro"] if way != "micro-batches"]
+
+
+def planted(found: Mapping[str, Any]) -> list[str]:
+    """Return how many planted faults were named, and how many clean models accused."""
+    faults, clean = found["faults"], found["clean"]
+    rows = [
+        [
+            f"`{row['fault']}`",
+            ", ".join(row["differ"]),
+            ", ".join(f"`{name}`" for name in sorted(set(row["operators"].values()))),
+        ]
+        for row in faults
+    ]
+    named, accused = (sum(map(bool, of)) for of in ((r["named"] for r in faults),
+                                                    (r["differ"] for r in clean)))  # fmt: skip
+    return [
+        f"{named} of {len(faults)} faults are named by exactly their ways and their operator. "
+        f"{accused} of {len(clean)} models without faults are accused, in "
+        f"{clean[0]['ways']} ways each.",
+        "",
+        *table(["fault", "ways that differ", "they part by"], rows),
+    ]
 
 
 def refusals(document: Mapping[str, Any]) -> Sequence[str]:

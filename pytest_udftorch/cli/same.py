@@ -42,6 +42,11 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--dtype", help="of the model: float32, bfloat16, float16 or float64")
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse at the start what calls an operator outside of the contract of repro",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(run=run, needs=_needs)
@@ -66,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
             limit=options.limit,
             dtype=options.dtype,
             seed=options.seed,
+            strict=options.strict,
             progress=progress,
         )
     if options.store is not None:

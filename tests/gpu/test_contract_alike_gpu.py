@@ -57,6 +57,7 @@ FORMS = {
     "dropout": ((4, 4, 33, 33, 32), {"dropout_p": 0.25}, None),
     "dropout, causal": ((4, 4, 32, 32, 32), {"dropout_p": 0.25, "is_causal": True}, None),
     "odd size": ((2, 2, 17, 17, 30), {}, None),
+    "other values": ((4, 4, 33, 33, 32), {}, "narrow"),
     "gradient of the mask": ((2, 2, 16, 16, 32), {}, "learned"),
 }
 
@@ -67,6 +68,8 @@ def attended(dtype, name, compiled=False):
     q, k, v = (random(2, *s, size, seed=i).to(dtype) for i, s in enumerate(shapes))
     mask = random(2, 1, queries, keys, seed=9).to(dtype)
     grad = random(2, heads, queries, size, seed=8).to(dtype)
+    if kind == "narrow":
+        v, grad = v[..., :20].contiguous(), grad[..., :20].contiguous()
     call = F.scaled_dot_product_attention
     if compiled:
         call = torch.compile(call, fullgraph=True)
@@ -78,7 +81,7 @@ def attended(dtype, name, compiled=False):
             mask[..., 0] = True
         elif kind == "learned":
             wanted.append(mask.requires_grad_())
-        y = call(q, k, v, None if kind is None else mask, **given)
+        y = call(q, k, v, None if kind in (None, "narrow") else mask, **given)
         return y, *torch.autograd.grad(y, wanted, grad)
 
     return different(run, q, k, v, mask, grad)

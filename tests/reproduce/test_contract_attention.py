@@ -26,7 +26,7 @@ def attended(q, k, v, mask, dtype=torch.float32):
     inputs = [t.detach().clone().to(dtype).requires_grad_() for t in (q, k, v)]
     with pytest_udftorch.patched("repro"):
         out = F.scaled_dot_product_attention(*inputs, mask)
-        weights = torch.linspace(0.5, 1.5, SIZE)
+        weights = torch.linspace(0.5, 1.5, v.shape[-1])
         visible = mask.any(-1, keepdim=True) if mask.dtype is torch.bool else 1.0
         (out.float() * visible * weights).sum().backward()
     return [out.detach(), *(t.grad for t in inputs)]
@@ -61,6 +61,53 @@ def test_padding_in_front_changes_no_bit(pad, how):
     if how == "truth":
         for a, b in zip(found[1:], alone[1:], strict=True):
             assert torch.equal(a[:, :, pad:], b)
+
+
+def unlike(how, seed=0):
+    """Queries, keys and values whose heads are of two sizes, or do not lie innermost."""
+    q, k, v = tensors(seed=seed)
+    if how == "layout":
+        return [x.mT.contiguous().mT for x in (q, k, v)]
+    return [q, k, v[..., :17]] if how == "short values" else [q[..., :17], k[..., :17], v]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("how", ["layout", "short values", "long values"])
+def test_heads_that_no_kernel_fuses_begin_at_the_first_key_too(how, inference):
+    parts, pad = unlike(how), 13
+    with torch.inference_mode(inference):
+        alone = attended(*parts, causal(LENGTH)) if not inference else None
+        with pytest_udftorch.patched("repro"):
+            short = F.scaled_dot_product_attention(*parts, causal(LENGTH))
+            behind = F.scaled_dot_product_attention(
+                *padded(parts, pad), F.pad(causal(LENGTH), (pad, 0, pad, 0))
+            )
+    assert torch.equal(behind[:, :, pad:], short)
+    if alone is not None:
+        assert torch.equal(alone[0], short)
+        true = attended(*(x.double() for x in parts), causal(LENGTH), torch.float64)
+        for a, b in zip(alone, true, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["layout", "short values"])
+def test_the_weights_of_heads_that_no_kernel_fuses_are_stocks(how):
+    call = torch.ops.aten._scaled_dot_product_attention_math
+    parts = unlike(how)
+    with pytest_udftorch.patched("repro"):
+        out, weights = call(*parts, hidden(causal(LENGTH), "infinite"))
+        plain = parts[0] @ parts[1].mT / math.sqrt(parts[0].shape[-1])
+    plain = plain.masked_fill(~causal(LENGTH), -math.inf).softmax(-1)
+    torch.testing.assert_close(weights, plain)
+    torch.testing.assert_close(out, plain @ parts[2])
+
+
+def test_attention_with_a_mask_that_learns_is_composed():
+    parts = unlike("short values")
+    mask = torch.zeros(1, 1, LENGTH, LENGTH).requires_grad_()
+    with pytest_udftorch.patched("repro"):
+        F.scaled_dot_product_attention(*parts, mask).sum().backward()
+    assert mask.grad is not None
 
 
 def test_padding_in_front_changes_bits_without_the_rule(monkeypatch):

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproduce.small_language_model import Model, made
 from torch import nn
 
+from benches.data.models import small_language_model
+from benches.data.models.small_language_model import Layer, Model, made
 from pytest_udftorch import cli
-from pytest_udftorch.errors import RunError
+from pytest_udftorch.errors import OutsideContractError, RunError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
 
 HERE = Path(__file__).parent
-SUBJECT = f"{HERE / 'small_language_model.py'}:make"
+MODELS = Path(small_language_model.__file__)
+SUBJECT = f"{MODELS}:make"
 
 
 class Twice(Model):
@@ -42,6 +44,88 @@ def test_the_ways_of_a_language_model_are_found_and_agree_under_repro():
     assert found.differing("repro") == []
     assert found.equal
     assert found.text().splitlines()[-1] == "under repro all 13 ways give the same bits."
+
+
+def test_strict_takes_the_model_whose_ways_agree():
+    found = same(*made(), libraries=["repro"], ways=["batch 1"], strict=True)
+    assert found.equal
+
+
+class Sorted(Model):
+    """Calls an operator that is outside of the contract."""
+
+    def score(self, x):
+        return super().score(x + x.nansum() * 0)
+
+
+class Composed(Layer):
+    """Attends by a softmax and products, which have what a mask hides in their sums."""
+
+    def attend(self, q, k, v, mask):
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+class Eager(Model):
+    layer = Composed
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Sorted, r"aten::nansum is outside of the contract"),
+        (Eager, r"aten::_softmax in layers\.0 has weights of zero in front of others"),
+    ],
+)
+def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, words):
+    told = []
+    with pytest.raises(OutsideContractError, match=words):
+        same(*made(model), libraries=["repro"], strict=True, progress=lambda *n: told.append(n))
+    assert not told
+    assert same(*made(model), libraries=["repro"], ways=["batch 1"]).equal
+
+
+def test_strict_is_about_repro():
+    with pytest.raises(RunError, match="Name repro last"):
+        same(*made(), libraries=["repro", "std"], strict=True)
+
+
+class Forgetful(Model):
+    """Keeps a number that ``state_dict()`` does not have, and that training changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("drift", torch.ones(1), persistent=False)
+
+    def score(self, x):
+        if self.training:
+            self.drift = self.drift * 1.001
+        return super().score(x) * self.drift
+
+
+class Counting(Model):
+    calls = 0
+
+    def score(self, x):
+        if self.training:
+            self.calls += 1
+        return super().score(x) * (1 + self.calls * 1e-6)
+
+
+@pytest.mark.parametrize("library", ["std", "repro"])
+def test_training_goes_on_from_a_checkpoint(library):
+    model, given = made()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    found = same(model, given, libraries=[library], ways=["resumed from a checkpoint"])
+    assert found.equal
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("model", "state"), [(Forgetful, "drift"), (Counting, "calls")])
+def test_the_state_that_a_checkpoint_lacks_is_named(model, state):
+    found = same(*made(model), libraries=["repro"], ways=["resumed from a checkpoint"])
+    assert found.outcomes["repro"]["resumed from a checkpoint"].first == (f"state {state}", "")
+    assert f"repro parts first by state {state}: resumed from a checkpoint" in found.text()
 
 
 def test_a_difference_is_counted_and_its_operator_named():
@@ -200,7 +284,7 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("UDFTORCH_PROGRESS", "1")
     monkeypatch.setattr(progress, "PAUSE", 0.001)
     (tmp_path / "model.py").write_text(
-        "from reproduce.small_language_model import made\n"
+        "from benches.data.models.small_language_model import made\n"
         "from reproduce.test_same import Twice\n"
         "def make():\n    return made(Twice)\n"
     )

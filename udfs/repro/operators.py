@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of the contract: docs/reproduce/contract.md."""
 
-from pytest_udftorch.swap.contract.attention import attention, attention_backward
+from pytest_udftorch.swap.contract.alignments import ctc_loss, ctc_loss_backward
+from pytest_udftorch.swap.contract.attention import (
+    attention,
+    attention_backward,
+    composed_attention,
+)
+from pytest_udftorch.swap.contract.bags import (
+    embedding_bag,
+    embedding_bag_backward,
+    embedding_bag_of_weights,
+)
 from pytest_udftorch.swap.contract.cuda_elements import (
     add,
     add_,
@@ -67,6 +77,7 @@ from pytest_udftorch.swap.contract.elements import (
     rsqrt_on_cpus,
     sqrt,
 )
+from pytest_udftorch.swap.contract.grids import grid_sampler, grid_sampler_backward
 from pytest_udftorch.swap.contract.kernels import above
 from pytest_udftorch.swap.contract.norms import (
     batch_norm,
@@ -80,12 +91,28 @@ from pytest_udftorch.swap.contract.norms import (
     var,
     var_mean,
     vector_norm,
+    weight_norm,
+    weight_norm_backward,
 )
 from pytest_udftorch.swap.contract.optimizers import (
     fused_adagrad_,
     fused_adam_,
     fused_adamw_,
     fused_sgd_,
+)
+from pytest_udftorch.swap.contract.overwriting import (
+    addmm_,
+    addmm_out,
+    addmv_,
+    addmv_out,
+    baddbmm_,
+    baddbmm_out,
+    bmm_out,
+    cumsum_,
+    cumsum_out,
+    mean_out,
+    mm_out,
+    sum_out,
 )
 from pytest_udftorch.swap.contract.products import (
     addmm,
@@ -100,6 +127,7 @@ from pytest_udftorch.swap.contract.products import (
     mm,
     mv,
 )
+from pytest_udftorch.swap.contract.recurrent import lstm_layer, lstm_layer_backward
 from pytest_udftorch.swap.contract.scatters import (
     embedding_backward,
     index_add,
@@ -275,13 +303,19 @@ __all__ = [
     "addcdiv",
     "addcmul",
     "addmm",
+    "addmm_",
+    "addmm_out",
     "addmv",
+    "addmv_",
+    "addmv_out",
     "arange_",
     "attention",
     "attention_backward",
     "attention_in_form",
     "avg_pool2d_backward",
     "baddbmm",
+    "baddbmm_",
+    "baddbmm_out",
     "batch_norm",
     "batch_norm_alone",
     "batch_norm_backward",
@@ -292,13 +326,19 @@ __all__ = [
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
     "bmm",
+    "bmm_out",
+    "composed_attention",
     "convolution",
     "convolution_backward",
+    "ctc_loss",
+    "ctc_loss_backward",
     "cudnn_attention",
     "cudnn_attention_backward",
     "cudnn_batch_norm",
     "cudnn_batch_norm_backward",
     "cumsum",
+    "cumsum_",
+    "cumsum_out",
     "div",
     "div_",
     "div_out",
@@ -306,6 +346,9 @@ __all__ = [
     "efficient_attention",
     "efficient_attention_backward",
     "embedding_backward",
+    "embedding_bag",
+    "embedding_bag_backward",
+    "embedding_bag_of_weights",
     "exponential_",
     "flash_attention",
     "flash_attention_backward",
@@ -331,6 +374,8 @@ __all__ = [
     "fused_adamw_",
     "fused_sgd_",
     "glu_backward",
+    "grid_sampler",
+    "grid_sampler_backward",
     "group_norm",
     "group_norm_backward",
     "grouped_mm",
@@ -351,10 +396,14 @@ __all__ = [
     "logit",
     "logit_backward",
     "logsumexp",
+    "lstm_layer",
+    "lstm_layer_backward",
     "max_pool2d_backward",
     "mean_all",
     "mean_dims",
+    "mean_out",
     "mm",
+    "mm_out",
     "mse_loss",
     "multinomial",
     "mv",
@@ -387,6 +436,7 @@ __all__ = [
     "std_mean",
     "sum_all",
     "sum_dims",
+    "sum_out",
     "tanh_backward",
     "uniform_",
     "upsample_bicubic2d",
@@ -416,6 +466,8 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
+    "weight_norm",
+    "weight_norm_backward",
     "xlogy",
     "xlogy_",
     "xlogy_out",

@@ -204,6 +204,9 @@ def _wanted(name: str, value: Any) -> bool:
 
 def _with_layers(known: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     """Add a layer of each kind, for configurations that list the kinds of their layers."""
+    if "attention_types" in known:  # GPT-Neo: kinds, and how often they follow each other
+        ((kinds, _),) = known["attention_types"]
+        return {**sizes, "num_layers": len(kinds), "attention_types": [[kinds, 1]]}
     kinds = known.get("layer_types")
     if not kinds or "num_hidden_layers" not in sizes:
         return sizes

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pytest_udftorch.diagnose.runs.files import load_make
@@ -17,9 +18,11 @@ from pytest_udftorch.reproduce.agreement.parting import (
     first_parting,
     recorded,
 )
+from pytest_udftorch.reproduce.agreement.refusal import refuse
 from pytest_udftorch.reproduce.agreement.result import Outcome, Part, Sameness
 from pytest_udftorch.reproduce.agreement.subject import Piece, Subject, far
 from pytest_udftorch.reproduce.agreement.ways import Way, chosen, evaluation, step
+from pytest_udftorch.swap.contract.outside import LIBRARY
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
 
@@ -66,7 +69,7 @@ def subject_of(subject: str | Any, inputs: Any = (), dtype: str | None = None) -
     return Subject(subject.to(wanted), own)
 
 
-def same(
+def same(  # noqa: PLR0913
     subject: str | Any,
     inputs: Any = (),
     *,
@@ -75,6 +78,7 @@ def same(
     limit: float | None = None,
     dtype: str | None = None,
     seed: int = 0,
+    strict: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sameness:
     """Run a model in the ways that ought to agree, and compare the bits of what it gives.
@@ -95,10 +99,13 @@ def same(
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``float64``, to which the model is
             converted.
         seed: of the weights and the inputs of a named model.
+        strict: refuse a model before its ways are run, if it calls an operator that is outside of
+            the contract, or one whose sums have terms that a mask hides. For the library ``repro``.
         progress: is told how many runs are done, and how many there are.
 
     Raises:
         CoverageError: there is no such file or function.
+        OutsideContractError: with ``strict``, the operator that cannot agree.
         PackageMissingError: the package that has the model is not installed.
         RunError: there is no such model or way, or it cannot be run in several ways.
         UdfError: as from opening a session of a library.
@@ -112,6 +119,14 @@ def same(
     with seeded(seed):
         one = subject if isinstance(subject, Subject) else subject_of(subject, inputs, dtype)
         wanted = chosen(one, ways)
+        if strict:
+            if names[-1] != LIBRARY:
+                raise RunError(
+                    f"Strict is about the contract of {LIBRARY}, and the verdict about {names[-1]}."
+                    f" Name {LIBRARY} last, or leave out --strict."
+                )
+            with _session(sessions[-1]):
+                refuse(one)
         search = _Search(one, wanted, progress, len(sessions), limit)
         found = {n: search.under(s) for n, s in zip(names, sessions, strict=True)}
     return Sameness(
@@ -119,6 +134,10 @@ def same(
         names, tuple(way.name for way in wanted),
         found, one.batch, one.length,
     )  # fmt: skip
+
+
+def _session(library: str | None) -> Any:
+    return patched(library, ranks="ignore") if library else contextlib.nullcontext()
 
 
 def _open_session() -> str:
@@ -147,7 +166,7 @@ class _Search:
     def under(self, library: str | None) -> dict[str, Outcome]:
         """Return way -> what came of it, of the ways that were begun in time."""
         found: dict[str, Outcome] = {}
-        with patched(library, ranks="ignore") if library else contextlib.nullcontext():
+        with _session(library):
             whole = _only(evaluation(self.one))
             again = _only(evaluation(self.one))
             if differing("", again.own(), whole.own()).differ:
@@ -188,7 +207,9 @@ class _Search:
         took = time.monotonic() - began
         kept = tuple(part for part in parts if part.total)
         first: First | None = None
-        if parted is not None and way.recorded and not any(p.differ for p in kept[:2]):
+        if parted is not None and way.cause is not None:
+            first = way.cause(self.one)
+        elif parted is not None and way.recorded and not any(p.differ for p in kept[:2]):
             first = self._first_backward(way)
         elif parted is not None and way.recorded:
             first = self._first(way, *parted)
@@ -200,7 +221,7 @@ class _Search:
         import torch
 
         own, other = piece.own(), piece.of(whole.output)
-        targets = piece.of(self.one.targets)
+        targets = replace(piece, instead=None).of(self.one.targets)
         with torch.no_grad():
             chances = [_chances(t.to(own.device), targets.to(own.device)) for t in (own, other)]
         gradients = Part("gradients")

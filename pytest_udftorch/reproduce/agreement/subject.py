@@ -37,6 +37,7 @@ class Piece:
         memory: how many positions keys have in the call.
         first_key: where the first token's key lies among them.
         gradients: name of a parameter -> the gradient of the loss of the whole batch.
+        instead: what it is compared with, if that is not the evaluation of the model as it was.
     """
 
     output: Any
@@ -48,6 +49,7 @@ class Piece:
     memory: int = 0
     first_key: int = 0
     gradients: Mapping[str, Any] | None = None
+    instead: Any = None
 
     def own(self) -> Any:
         """Return the part of the result that is to be compared."""
@@ -57,8 +59,8 @@ class Piece:
         return found[:, self.own_start : self.own_start + self.stop - self.start]
 
     def of(self, whole: Any) -> Any:
-        """Return the same part of the result for the whole batch."""
-        found = whole[list(self.rows)]
+        """Return the same part of the result for the whole batch, or of what stands instead."""
+        found = (whole if self.instead is None else self.instead)[list(self.rows)]
         return found if self.stop is None else found[:, self.start : self.stop]
 
 

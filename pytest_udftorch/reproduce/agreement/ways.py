@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.errors import RunError, nearest
+from pytest_udftorch.reproduce.agreement.checkpoint import both, lacking, loss_of
+from pytest_udftorch.reproduce.agreement.parting import First
 from pytest_udftorch.reproduce.agreement.subject import CACHES, Piece, Subject, far, result_of
 
 Pieces = Iterator[list[Piece]]
@@ -45,6 +47,7 @@ class Way:
         recorded: whether operators are seen while it runs.
         compares_gradients: whether its pieces have the gradients of the batch.
         quick: whether it runs unless other ways are named.
+        cause: returns what makes it differ, if that is no operator.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Way:
     recorded: bool = True
     compares_gradients: bool = False
     quick: bool = True
+    cause: Callable[[Subject], First | None] | None = None
 
 
 def _all(one: Subject) -> tuple[int, ...]:
@@ -153,6 +157,12 @@ def _right_padding(one: Subject) -> Pieces:
 
 def _left_padding(one: Subject) -> Pieces:
     return _padded(one, left=True)
+
+
+def padded_left(one: Subject) -> Pieces:
+    """Run rows of several lengths behind padding; a model that cannot be padded yields nothing."""
+    if _pads_left(one):
+        yield from _left_padding(one)
 
 
 def _pads_left(one: Subject) -> bool:
@@ -278,13 +288,6 @@ def _static(one: Subject) -> Pieces:
 # Training ----------------------------------------------------------------------------
 
 
-def loss_of(logits: Any, targets: Any) -> Any:
-    """Return the mean cross-entropy of classes, or of the tokens that follow."""
-    from torch.nn import functional
-
-    return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
-
-
 def _gradients(one: Subject) -> dict[str, Any]:
     found = {n: p.grad for n, p in one.model.named_parameters() if p.grad is not None}
     one.model.zero_grad(set_to_none=True)
@@ -306,6 +309,18 @@ def _checkpointed(one: Subject) -> Pieces:
         getattr(one.model, f"{word}_checkpointing_enable")()
         stack.callback(getattr(one.model, f"{word}_checkpointing_disable"))
         yield from step(one)
+
+
+def _resumed(one: Subject) -> Pieces:
+    import torch
+
+    through, resumed = both(one)
+    with torch.no_grad():
+        yield [_piece(one, resumed.call(), _all(one), instead=through.call())]
+
+
+def _lacking(one: Subject) -> First | None:
+    return lacking(*both(one))
 
 
 def _micro_batches(one: Subject) -> Pieces:
@@ -384,6 +399,10 @@ def _in_tree(one: Subject) -> bool:
     return powers and terms >= _NODE and kinds == {"torch.float32"}
 
 
+def _learns(one: Subject) -> bool:
+    return any(p.requires_grad for p in one.model.parameters())
+
+
 def _checkpoints(one: Subject) -> bool:
     return bool(getattr(one.model, "supports_gradient_checkpointing", False))
 
@@ -407,6 +426,8 @@ WAYS: Final = (
     Way("gradient checkpointing", _checkpointed, _checkpoints, compares_gradients=True),
     Way("micro-batches", _micro_batches, _in_tree, compares_gradients=True),
     Way("threads", _threads, lambda one: True),
+    Way("resumed from a checkpoint", _resumed, _learns, recorded=False, quick=False,
+        cause=_lacking),
     Way("compiled", _compiled, lambda one: True, recorded=False, quick=False),
     Way("GPU", _cuda, lambda one: _gpus() > 0),
     Way("second GPU", _second_gpu, lambda one: _gpus() > 1),

@@ -13,6 +13,8 @@ tree, which change nothing.
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.contract import cuda_attention
@@ -20,6 +22,7 @@ from pytest_udftorch.swap.contract.layouts import spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.sums import over
+from pytest_udftorch.swap.overrides.python_override import stock as unwatched
 
 #: What a mask of numbers adds to a score at most to hide the key: the least number of half.
 _HIDDEN: Final = -65504.0
@@ -242,6 +245,64 @@ def attention_backward(  # noqa: PLR0913
     of_query = _product_from(of_scores, keys, first)
     found = (of_query, _product_from(of_scores.mT, query, own), of_value)
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
+
+
+class _Dropped(threading.local):
+    now = False
+
+
+#: Whether this thread computes weights that who asks for attention drops.
+dropped: Final = _Dropped()
+
+
+def composed_attention(  # noqa: PLR0913
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, dropout_mask: Any = None, *, scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Return attention and its weights, which torch composes of operators on a CPU.
+
+    Where it does so for the size of the heads, or for how they lie in memory, attention is the
+    operator that it is for others: heads get zeros at their ends, which change no sum.
+    """
+    from torch.nn import functional as F
+
+    attend: Any = F.scaled_dot_product_attention
+    parts = query, key, value
+    if dropout_p or dropout_mask is not None or not _could_be_fused(parts, attn_mask):
+        return unwatched(
+            *parts, attn_mask, dropout_p, is_causal, dropout_mask,
+            scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
+    size, own = max(query.shape[-1], value.shape[-1]), value.shape[-1]
+    padded = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
+    options = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
+    out = attend(*padded, attn_mask, is_causal=is_causal, **options)
+    narrow = (query, key, value[..., :1], attn_mask, 0.0, is_causal, None)
+    before, dropped.now = dropped.now, True
+    try:
+        weights = unwatched(*narrow, **options)[1]
+    finally:
+        dropped.now = before
+    return out[..., :own].contiguous(), weights
+
+
+def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
+    """Tell whether sizes or layouts of heads alone keep attention from being one operator."""
+    import torch
+
+    query, key, value = parts
+    forward_ad: Any = torch.autograd.forward_ad
+    return bool(
+        all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts)
+        and query.dtype is key.dtype is value.dtype
+        and not (mask is not None and mask.requires_grad)
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and key.shape[1:3] == value.shape[1:3]
+        and query.shape[3] == key.shape[3]
+        and (query.shape[3] != value.shape[3] or any(x.stride(-1) != 1 for x in parts))
+        and all(forward_ad.unpack_dual(x).tangent is None for x in parts)
+    )
 
 
 def _zeroed(x: Any, unseen: Any) -> Any:

@@ -80,6 +80,25 @@ def vector_norm(
     return root(over(self * self, dim, keepdim))
 
 
+def _others(x: Any, dim: int) -> list[int]:
+    return [d for d in range(x.dim()) if d != dim % x.dim()]
+
+
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """Return a weight whose slices have the norms ``g``, and the norms of those of ``v``."""
+    norms = root(over(v * v, _others(v, dim), keep=True)).view(g.shape)
+    return v * (g / norms), norms
+
+
+def weight_norm_backward(
+    grad_w: Any, saved_v: Any, saved_g: Any, saved_norms: Any, dim: int
+) -> Any:
+    """Return the gradients of the slices and of their norms, by torch's formula."""
+    total = over(grad_w * saved_v, _others(saved_v, dim), keep=True).view(saved_g.shape)
+    less = saved_v * (total / (saved_norms * saved_norms))
+    return saved_g / saved_norms * (grad_w - less), total / saved_norms
+
+
 # Batch norm -------------------------------------------------------------------------------
 
 #: Loops over channels take inputs with as many positions, or more.

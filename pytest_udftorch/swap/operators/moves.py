@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_udftorch.swap.operators.row import Held, Kind, chooses, everywhere, moves, row
+from pytest_udftorch.swap.operators.row import (
+    TRIED_ON_CPU,
+    Held,
+    Kind,
+    chooses,
+    everywhere,
+    moves,
+    row,
+)
 
 _COMPARES: Final = Kind.COMPARES
 
@@ -160,7 +168,7 @@ _COMPARED: Final = (
     row("nonzero", _COMPARES),
     row("searchsorted", _COMPARES),
     row("unique_dim", _COMPARES, exact=True),
-    row("histc", _COMPARES),
+    row("histc", _COMPARES, contract=TRIED_ON_CPU),
 )
 
 ROWS: Final = (*_MOVED, *_CHOSEN, *_COMPARED)

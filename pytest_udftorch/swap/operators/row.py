@@ -98,6 +98,7 @@ WIDENED: Final = Contract(Held.TRIED, Held.OWN, Held.TRIED, Held.OWN)
 #: On GPUs the contract computes what torch's kernels for the CPU do.
 COMPOSED_ON_GPUS: Final = Contract(Held.TRIED, Held.TRIED, Held.OWN, Held.OWN)
 OWN_ON_CPU: Final = Contract(Held.OWN, Held.OWN)
+OWN_IN_FLOAT32_ON_CPU: Final = Contract(cpu=Held.OWN)
 OWN_ON_GPUS_IN_FLOAT32: Final = Contract(cuda=Held.OWN)
 OWN_ON_GPUS: Final = Contract(cuda=Held.OWN, cuda16=Held.OWN)
 

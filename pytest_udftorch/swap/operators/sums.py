@@ -8,6 +8,7 @@ from typing import Any, Final
 from pytest_udftorch.swap.operators.row import (
     COMPOSED,
     OWN,
+    OWN_IN_FLOAT32_ON_CPU,
     OWN_ON_CPU,
     OWN_ON_GPUS,
     OWN_ON_GPUS_IN_FLOAT32,
@@ -26,6 +27,7 @@ from pytest_udftorch.swap.operators.row import (
 _SUMS: Final = Kind.SUMS
 _PRODUCTS: Final = Kind.PRODUCTS
 _REDUCES: Final = Kind.REDUCES
+_ON_CPU: Final = OWN_IN_FLOAT32_ON_CPU
 
 #: Sums of products.
 _OF_PRODUCTS: Final = (
@@ -86,7 +88,10 @@ _SCATTERED: Final = (
     row("index_put", _SUMS, contract=COMPOSED, exact=True, rounds_if="accumulate"),
     row("_index_put_impl", _SUMS, contract=OWN, exact=True, rounds_if="accumulate"),
     row("scatter_reduce", _REDUCES),
-    row("_embedding_bag", _REDUCES),
+    row("_embedding_bag", _REDUCES, contract=_ON_CPU),
+    row("_embedding_bag_forward_only", _REDUCES, contract=_ON_CPU),
+    row("_embedding_bag_backward", _REDUCES, contract=_ON_CPU),
+    row("_embedding_bag_per_sample_weights_backward", _REDUCES, contract=_ON_CPU),
     row("embedding_renorm", _REDUCES),
     row("unfold_backward", _REDUCES),
     row("col2im", _REDUCES),
@@ -111,7 +116,8 @@ _NORMS: Final = (
     row("batch_norm_backward", _REDUCES),
     row("_fused_rms_norm", _REDUCES, contract=_RMS),
     row("_fused_rms_norm_backward", _REDUCES, contract=_RMS),
-    row("_weight_norm_interface_backward", _REDUCES),
+    row("_weight_norm_interface", _REDUCES, contract=_ON_CPU),
+    row("_weight_norm_interface_backward", _REDUCES, contract=_ON_CPU),
 )  # fmt: skip
 
 #: Pooling and interpolation.
@@ -153,7 +159,10 @@ _WINDOWS: Final = (
     row("_upsample_bilinear2d_aa_backward", _SUMS, contract=OWN),
     row("upsample_bicubic2d_backward", _REDUCES, contract=OWN),
     row("_upsample_bicubic2d_aa_backward", _REDUCES, contract=OWN),
-    row("grid_sampler_2d", _REDUCES),
+    row("grid_sampler_2d", _REDUCES, contract=_ON_CPU),
+    row("grid_sampler_2d_backward", _REDUCES, contract=_ON_CPU),
+    row("grid_sampler_3d", _REDUCES, contract=_ON_CPU),
+    row("grid_sampler_3d_backward", _REDUCES, contract=_ON_CPU),
 )  # fmt: skip
 
 _FUSED: Final = tuple(f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn"))
@@ -177,6 +186,8 @@ _ATTENTION: Final = (
             ("attention_forward", "attention_queries", "attention_keys"),
             tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")),
             tuple((name, f"make<{name.split('_')[4].capitalize()}Attention>") for name in _FUSED))),
+    # Heads of other sizes or layouts than fused kernels have, which are given zeros and fused.
+    row("_scaled_dot_product_attention_math", _REDUCES, contract=OWN),
     _attention("_scaled_dot_product_flash_attention_for_cpu", "attention",
                functions="exp log", contract=OWN_ON_CPU),
     _attention("_scaled_dot_product_flash_attention_for_cpu_backward", "attention_gradients",
@@ -208,16 +219,18 @@ _OTHERS: Final = (
     row("_thnn_fused_lstm_cell", _REDUCES, "exp tanh"),
     row("_thnn_fused_lstm_cell_backward_impl", _REDUCES, "tanh"),
     row("_thnn_fused_gru_cell", _REDUCES, "exp tanh"),
-    row("mkldnn_rnn_layer", _REDUCES, "exp tanh", counted="recurrent", workspace=3),
-    row("mkldnn_rnn_layer_backward", _REDUCES, "tanh", counted="recurrent_backward"),
+    row("mkldnn_rnn_layer", _REDUCES, "exp tanh", counted="recurrent", workspace=3,
+        contract=_ON_CPU),
+    row("mkldnn_rnn_layer_backward", _REDUCES, "tanh", counted="recurrent_backward",
+        contract=_ON_CPU),
     row("_ctc_loss", _REDUCES, "exp log", counted="alignments", definition="alignments",
-        mixes=True,
+        mixes=True, contract=_ON_CPU,
         cuda=Operator(
             "_ctc_loss", ("alignments", "alignments_backward"),
             tuple(f"{n}{end}" for n in ("_ctc_loss", "_ctc_loss_backward", "_use_cudnn_ctc_loss")
                   for end in ("", ".Tensor")))),
     row("_ctc_loss_backward", _REDUCES, "exp log", counted="alignments_backward",
-        definition="alignments_gradient", mixes=True),
+        definition="alignments_gradient", mixes=True, contract=_ON_CPU),
     row("_cdist_forward", _REDUCES, "pow", counted="distances", stubs="cdist_stub",
         cuda=Operator("_cdist_forward", ("pow",),
                       ("_cdist_forward", "_cdist_backward", "_pdist_forward",
