@@ -247,6 +247,44 @@ def attention_backward(  # noqa: PLR0913
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 
+def fused(
+    query: Any, key: Any, value: Any, mask: Any, is_causal: bool, *, scale: Any,
+    enable_gqa: bool = True,
+) -> Any:  # fmt: skip
+    """Return what one operator of a GPU gives for a call that a CPU fuses.
+
+    Of the operators there this one has a mask, and heads that share keys, in compiled code, too.
+
+    Args:
+        query: (samples, heads, queries, size), on a GPU.
+        key: (samples, heads or a divisor of it, keys, size).
+        value: as ``key``.
+        mask: of truth values, or of numbers to add, that can be broadcast; or None.
+        is_causal: whether a query sees no later key.
+        scale: of scores; None is one over the root of the size.
+        enable_gqa: whether heads may share keys, which the shapes say.
+    """
+    import torch
+
+    if mask is not None:
+        if mask.dtype is torch.bool:
+            hidden = torch.zeros_like(mask, dtype=query.dtype)
+            mask = hidden.masked_fill(~mask, -math.inf)
+        mask = mask.expand(*query.shape[:3], key.shape[2])
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, mask, wanted, 0.0, is_causal, scale=scale
+    )[0]
+
+
+def _chosen(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **options: Any) -> Any:
+    """Return what the operator gives that torch chooses on a CPU."""
+    from torch.nn import functional as F
+
+    attend: Any = F.scaled_dot_product_attention
+    return attend(query, key, value, mask, is_causal=is_causal, **options)
+
+
 class _Dropped(threading.local):
     now = False
 
@@ -267,17 +305,19 @@ def composed_attention(  # noqa: PLR0913
     """
     from torch.nn import functional as F
 
-    attend: Any = F.scaled_dot_product_attention
     parts = query, key, value
-    if dropout_p or dropout_mask is not None or not _could_be_fused(parts, attn_mask):
+    masked = attn_mask is not None
+    alone = dropout_p or dropout_mask is not None or (masked and is_causal)
+    if alone or not _could_be_fused(parts, attn_mask):
         return unwatched(
             *parts, attn_mask, dropout_p, is_causal, dropout_mask,
             scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
     size, own = max(query.shape[-1], value.shape[-1]), value.shape[-1]
-    padded = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
-    options = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
-    out = attend(*padded, attn_mask, is_causal=is_causal, **options)
+    padded: Any = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
+    options: dict[str, Any] = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
+    attend = fused if query.is_cuda else _chosen
+    out = attend(*padded, attn_mask, is_causal, **options)
     narrow = (query, key, value[..., :1], attn_mask, 0.0, is_causal, None)
     before, dropped.now = dropped.now, True
     try:
@@ -296,7 +336,7 @@ def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
     return bool(
         all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts)
         and query.dtype is key.dtype is value.dtype
-        and not (mask is not None and mask.requires_grad)
+        and (mask is None or (mask.dim() in (2, 4) and not mask.requires_grad))
         and query.shape[0] == key.shape[0] == value.shape[0]
         and key.shape[1:3] == value.shape[1:3]
         and query.shape[3] == key.shape[3]

@@ -98,7 +98,7 @@ def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) 
     return stock(self, tensor1, tensor2, value=value, out=out)
 
 
-# Sums with numbers, which kernels for CPUs round to 16 bits first ----------------------------
+# Numbers that kernels for CPUs round to 16 bits first ------------------------------------------
 
 
 def _held(number: Any, x: Any) -> Any:
@@ -134,23 +134,23 @@ for _function in (add, add_, add_out):
     _function.__dict__["above"] = direct.above
 
 
-def foreach_add_number(self: Any, scalar: Any) -> Any:
-    """Return sums, or differences, with a number."""
+def foreach_number(self: Any, scalar: Any) -> Any:
+    """Return what stock does with each tensor and a number."""
     return stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
 
 
-def foreach_add_number_(self: Any, scalar: Any) -> None:
-    """Add a number, or subtract it."""
+def foreach_number_(self: Any, scalar: Any) -> None:
+    """Do what stock does with each tensor and a number."""
     stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
 
 
-def foreach_add_numbers(self: Any, scalars: Any) -> Any:
-    """Return sums, or differences, with a number for each tensor."""
+def foreach_numbers(self: Any, scalars: Any) -> Any:
+    """Return what stock does with each tensor and a number of its own."""
     return stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
 
 
-def foreach_add_numbers_(self: Any, scalars: Any) -> None:
-    """Add a number for each tensor, or subtract it."""
+def foreach_numbers_(self: Any, scalars: Any) -> None:
+    """Do what stock does with each tensor and a number of its own."""
     stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
 
 

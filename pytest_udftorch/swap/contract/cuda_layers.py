@@ -14,6 +14,7 @@ from pytest_udftorch.swap.contract.attention import (
     attention,
     attention_backward,
     by_positions,
+    fused,
     taken,
 )
 from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
@@ -121,16 +122,7 @@ def attention_in_form(
         return torch.ops.aten._scaled_dot_product_attention_math(
             *given, scale=scale, enable_gqa=enable_gqa
         )[0]
-    if attn_mask is not None:
-        if attn_mask.dtype is torch.bool:
-            hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
-            attn_mask = hidden.masked_fill(~attn_mask, -math.inf)
-        attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    # Of the fused forms this one has a mask, and heads that share keys, in compiled code, too.
-    return torch.ops.aten._scaled_dot_product_cudnn_attention(
-        query, key, value, attn_mask, wanted, 0.0, is_causal, scale=scale
-    )[0]
+    return fused(query, key, value, attn_mask, is_causal, scale=scale)
 
 
 attention_in_form.__dict__["above"] = direct.above

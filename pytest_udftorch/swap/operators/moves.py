@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from pytest_udftorch.swap.operators.row import (
-    TRIED_ON_CPU,
+    Contract,
     Held,
     Kind,
     chooses,
@@ -168,7 +168,7 @@ _COMPARED: Final = (
     row("nonzero", _COMPARES),
     row("searchsorted", _COMPARES),
     row("unique_dim", _COMPARES, exact=True),
-    row("histc", _COMPARES, contract=TRIED_ON_CPU),
+    row("histc", _COMPARES, contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED)),
 )
 
 ROWS: Final = (*_MOVED, *_CHOSEN, *_COMPARED)
