@@ -314,10 +314,10 @@ def composed_attention(  # noqa: PLR0913
             scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
     size, own = max(query.shape[-1], value.shape[-1]), value.shape[-1]
-    padded: Any = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
+    q, k, v = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
     options: dict[str, Any] = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
     attend = fused if query.is_cuda else _chosen
-    out = attend(*padded, attn_mask, is_causal, **options)
+    out = attend(q, k, v, attn_mask, is_causal, **options)
     narrow = (query, key, value[..., :1], attn_mask, 0.0, is_causal, None)
     before, dropped.now = dropped.now, True
     try:
