@@ -269,7 +269,8 @@ def _likelihood(
         return None
     used = labels != ignore_index
     safe = torch.where(used, labels, 0)
-    if bool(((safe < 0) | (safe >= rows.shape[1])).any()):
+    # On a GPU, where the answer would have to be waited for, ``gather`` asserts it.
+    if not rows.is_cuda and bool(((safe < 0) | (safe >= rows.shape[1])).any()):
         return None
     share = used.to(rows.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
     losses = torch.where(used, -rows.gather(1, safe[:, None])[:, 0] * share, 0.0)

@@ -23,7 +23,7 @@ VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
 _CONSTANT, _TENSOR, _COUNT, _LENGTH, _NUMBER, _BLOCKS = range(6)
 
 #: The most parameters that the C++ has room for.
-_MOST_PARAMETERS: Final = 36
+_MOST_PARAMETERS: Final = 64
 
 #: The kernel of attention, and its numbers in the order of ``Attention::run`` of cuda_kernels.h.
 _ATTENTION: Final = "attention_forward"

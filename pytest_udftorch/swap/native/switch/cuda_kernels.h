@@ -135,7 +135,7 @@ struct Key {
 /// Where a parameter of a kernel comes from; direct.py has the same numbers.
 enum Source : uint8_t { Constant, OfTensor, Count, RowLength, Number, Blocks };
 
-constexpr unsigned MostParameters = 36, MostNumbers = 28;
+constexpr unsigned MostParameters = 64, MostNumbers = 28;
 
 /// How to launch the kernel of a kind.
 struct Entry {
