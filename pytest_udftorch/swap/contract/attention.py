@@ -247,6 +247,15 @@ def attention_backward(  # noqa: PLR0913
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 
+def added(mask: Any, query: Any) -> Any:
+    """Return a mask as numbers that are added to scores, as torch makes them of truth values."""
+    import torch
+
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+
+
 def fused(
     query: Any, key: Any, value: Any, mask: Any, is_causal: bool, *, scale: Any,
     enable_gqa: bool = True,
@@ -267,10 +276,7 @@ def fused(
     import torch
 
     if mask is not None:
-        if mask.dtype is torch.bool:
-            hidden = torch.zeros_like(mask, dtype=query.dtype)
-            mask = hidden.masked_fill(~mask, -math.inf)
-        mask = mask.expand(*query.shape[:3], key.shape[2])
+        mask = added(mask, query).expand(*query.shape[:3], key.shape[2])
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     return torch.ops.aten._scaled_dot_product_cudnn_attention(
         query, key, value, mask, wanted, 0.0, is_causal, scale=scale

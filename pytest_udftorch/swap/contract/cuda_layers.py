@@ -11,6 +11,7 @@ import math
 from typing import Any, Final
 
 from pytest_udftorch.swap.contract.attention import (
+    added,
     attention,
     attention_backward,
     by_positions,
@@ -119,8 +120,9 @@ def attention_in_form(
     if here == there or (there and not _fits_fused(query, key, value, attn_mask, is_causal)):
         return stock(*given, scale=scale, enable_gqa=enable_gqa)
     if not there:
+        mask = added(attn_mask, query)
         return torch.ops.aten._scaled_dot_product_attention_math(
-            *given, scale=scale, enable_gqa=enable_gqa
+            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
     return fused(query, key, value, attn_mask, is_causal, scale=scale)
 
