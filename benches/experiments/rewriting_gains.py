@@ -6,9 +6,11 @@
 
 ResNet-50 and GoogLeNet of torchvision on images of 224 x 224, BERT-base from its configuration over
 64 tokens, and one block of a transformer of the same width, with random weights, at batch 1 and 32.
-Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each;
-a row's model takes turns with eager mode, and with the graph as Dynamo traced it (``traced``): that
-is what runs where nothing is kept, and nothing is that was not measured to be faster.
+Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each.
+The templates alone are the base line of the other three: they apply them, too, and only what their
+own rules add is their gain. A row's model takes turns with that of ``udf_templates``, with eager
+mode, with TorchInductor's, and with the graph as Dynamo traced it (``traced``): that is what runs
+where nothing is kept, and nothing is that was not measured to be faster.
 Each row names its machine, and is written to the journal as soon as it is there; a run that is
 interrupted goes on from it. Rows that are not begun within ``--seconds`` are named as left out.
 ``--merge`` joins the rows of journals, which may come from several machines, and measures nothing;
@@ -19,6 +21,7 @@ of two rows of the same case the one that comes later counts. BERT needs
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -39,7 +42,9 @@ from pytest_udftorch import UdfError
 from pytest_udftorch.measure import recording, sync_timer
 from pytest_udftorch.swap.toolchain.environment import describe
 
-BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion")
+#: The base line of the others, which begin with its rules.
+TEMPLATES: Final = "udf_templates"
+BACKENDS: Final = (TEMPLATES, "udf_taso", "udf_pet", "udf_fusion")
 BATCHES: Final = (1, 32)
 IMAGE, TOKENS, WIDTH, HEADS, LAYERS, WORDS = 224, 64, 768, 12, 12, 1000
 #: Turns of a model and eager mode: as many as fit into so many seconds, but not fewer than this.
@@ -147,15 +152,21 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
     distance = float((result - wanted).abs().max() / wanted.abs().max())
     if distance > TOLERANCE:
         raise UdfError(f"{name}, {backend}: the results differ by {distance:.2g}.")
-    traced = torch.compile(model, backend="eager", dynamic=False)
+    calls: dict[str, Callable[..., Any]] = {
+        "eager": model,
+        "traced": torch.compile(model, backend="eager", dynamic=False),
+        TEMPLATES: torch.compile(model, backend=TEMPLATES, dynamic=False),
+        "inductor": torch.compile(model, dynamic=False),
+        backend: compiled,
+    }
     once = sync_timer(device, runs=1, rounds=1, warmup=1).time(lambda: model(x)).median_ns / 1e9
     fewest, most = RUNS
     runs = min(most, max(fewest, int(limits.turns / max(6 * once, 1e-9))))
     rounds = 1 if once > 0.05 else 5
     timed = sync_timer(device, runs=runs, rounds=rounds, warmup=1).compare(
-        {"eager": lambda: model(x), "traced": lambda: traced(x), backend: lambda: compiled(x)}
+        {name: functools.partial(call, x) for name, call in calls.items()}
     )
-    over = {name: timed.speedup(backend, over=name) for name in ("eager", "traced")}
+    over = {name: timed.speedup(backend, over=name) for name in timed.timings if name != backend}
     return {
         "model": name,
         "batch": batch,
@@ -169,7 +180,7 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
         "search_limit": limits.search,
         "distance": distance,
         "speedup": [over["eager"].low, over["eager"].value, over["eager"].high],
-        "over_traced": [over["traced"].low, over["traced"].value, over["traced"].high],
+        **{f"over_{n}": [r.low, r.value, r.high] for n, r in over.items() if n != "eager"},
         "graphs": [_graph(report.document()) for report in reports],
     }
 

@@ -10,6 +10,7 @@ import torch
 
 from benches.experiments import fusion_jax, fusion_plans, pet_convolutions, rewriting_gains
 from benches.experiments import systemds as opponent
+from benches.render import docs
 from pytest_udftorch import UdfError
 
 needs_systemds = pytest.mark.skipif(bool(opponent.missing()), reason=opponent.missing() or "there")
@@ -90,6 +91,22 @@ def test_rows_of_several_machines_are_joined(tmp_path, capsys):
     assert len(found["left_out"]) == 64 - 3
     assert ["cpu", 1, "BERT", "udf_pet"] not in found["left_out"]
     assert found["command"].endswith("--merge JOURNAL ...")
+
+
+def test_a_backend_is_credited_with_its_own_rules_alone():
+    folded = {"fired": {"convolution and batch norm": 5}, "tried": {}}
+    row = {"model": "net", "batch": 1, "backend": "udf_taso", "graphs": [folded],
+           "over_traced": [2.0, 2.1, 2.2]}  # fmt: skip
+    assert docs._over_templates(row) == "the same graph"
+    assert docs._decided([row])[0].endswith("on none of those measured.")
+    # The same rules are those of udf_templates itself.
+    templates = {**row, "backend": "udf_templates"}
+    assert docs._over_templates(templates) == "the base line"
+    assert docs._decided([templates])[0].endswith("net at batch 1, 2.10 (2.00 to 2.20).")
+    merged = {"fired": {**folded["fired"], "add_of_conv": 1}, "tried": {}}
+    mine = {**row, "graphs": [merged], "over_udf_templates": [1.1, 1.2, 1.3]}
+    assert docs._over_templates(mine) == "1.20 (1.10 to 1.30)"
+    assert docs._decided([mine])[0].endswith("net at batch 1, 1.20 (1.10 to 1.30).")
 
 
 def test_the_convolutions_of_resnet_are_dilated_strided_and_plain():

@@ -144,6 +144,7 @@ WITHIN = {
     "measure.planning.cuda_graph": "capture",
     "measure.planning.pairs": "Member",
     "measure.rewrite.taso.generator": "enumerate_pairs",
+    "measure.rewrite.templates": "own",
     "measure.timing.device": "describe_device",
     "measure.timing.statistics": "FEWEST_RUNS Interval bootstrap median ratio",
     "measure.timing.timers": "require_device",
