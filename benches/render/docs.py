@@ -788,14 +788,22 @@ def taso_funnel(results: Results) -> str:
     """Return how many candidate substitutions each step left, beside the published counts."""
     document = results["taso_funnel"]
     funnels = document["funnels"]
-    steps = [s for s in funnels[0] if s not in ("operators", "verified", "seconds")]
-    header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
+    steps = {
+        "enumerated": "enumerated",
+        "fingerprint_equal": "fingerprint equal",
+        "after_naming": "after naming",
+        "after_smaller": "after smaller",
+        "after_renaming": "after renaming",
+        "after_common_subgraphs": "after common subgraphs",
+        "verified": "verified",
+        "shortcuts": "shortcuts",
+        "candidates": "of use to a search",
+        "several_roots": "with several roots",
+        "kept": "rules kept",
+    }
+    header = ["family", "operators", *steps.values(), "seconds"]
     rows = [
-        (
-            str(f["operators"]),
-            *("not reached" if f[s] is None else f"{f[s]:,}" for s in (*steps, "verified")),
-            f"{f['seconds']:.0f}",
-        )
+        (f["family"], str(f["operators"]), *(f"{f[s]:,}" for s in steps), f"{f['seconds']:.0f}")
         for f in funnels
     ]
     published = document["published"]
@@ -804,11 +812,49 @@ def taso_funnel(results: Results) -> str:
         f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
         f"after fingerprints, {published['after_pruning']:,} after pruning."
     )
-    if any(f["verified"] is None for f in funnels):
-        said += (
-            " Where a step was not reached, terms were only enumerated and paired: pruning "
-            "compares pairs with each other."
+    said += (
+        " Verified are pairs of the base, from which the others follow; shortcuts are pairs that "
+        "leave less to compute."
+    )
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _cost(detail: dict[str, Any]) -> str:
+    """Return a rule that matched and was not chosen, and what its region cost."""
+    before, after = (detail[f"{when}_ns"] / 1000 for when in ("before", "after"))
+    return f"`{detail['rule']}` matched, {before:,.0f} us before and {after:,.0f} with it"
+
+
+def taso_examples(results: Results) -> str:
+    """Return whether the papers' merges are found, with kernels and times before and after."""
+    document = results["taso_examples"]
+    rows = []
+    for row in document["rows"]:
+        own = ", ".join(f"`{rule}` {times}" for rule, times in row["own"].items())
+        lost = "; ".join(map(_cost, row["matched"][:2])) or "no rule matched"
+        times = {name: value / 1000 for name, value in row["median_ns"].items()}
+        kernels = row["kernels"]
+        rows.append(
+            (
+                row["example"],
+                row["what"],
+                own or f"not chosen: {lost}",
+                f"{kernels['as traced']}, {kernels['udf_templates']}, {kernels['udf_taso']}",
+                f"{times['udf_templates']:,.0f}",
+                f"{times['udf_taso']:,.0f}",
+                _interval(row["over"]["udf_templates"]) if own else "the same graph",
+                f"{times['inductor']:,.0f}",
+            )
         )
+    header = ["example", "merge of the paper", "found by rules", "kernels traced, folded, merged",
+              "templates alone, us", "`udf_taso`, us", "times as fast (95 %)",
+              "TorchInductor, us"]  # fmt: skip
+    said = (
+        f"Batches of one image or 64 tokens, float32, random weights, {document['threads']} "
+        f"threads; medians of {document['runs']} turns. A graph is chosen by the sum of its "
+        "measured calls and kept whatever its time (`gain=0`), so a ratio below 1 is a gain of the "
+        "calls alone that the whole graph does not have."
+    )
     return _with_source([*table(header, rows), "", said], document)
 
 
@@ -1058,6 +1104,8 @@ def rewriting_gains(results: Results) -> str:
         rows = []
         for row in mine:
             tried = _rules(row, "tried")
+            lost = [_cost(c) + (f" ({c['why']})" if c["why"] else "") for c in row.get("lost", ())]
+            lost = [*([] if tried == "none" else [tried]), *lost]
             alone = "; ".join(filter(None, (g["left_alone"] for g in row["graphs"])))
             cut = any(g["cut"] for g in row["graphs"])
             rows.append(
@@ -1066,7 +1114,7 @@ def rewriting_gains(results: Results) -> str:
                     f"`{row['backend']}`",
                     f"left alone: {alone}" if alone else _rules(row, "fired", mine=True),
                     "" if row["backend"] == _TEMPLATES else _rules(row, "fired", mine=False),
-                    "" if tried == "none" else tried,
+                    "; ".join(lost),
                     _changed(row, "kernels"),
                     _changed(row, "bytes_moved", 1e6),
                     _changed(row, "flops", 1e9),
@@ -1851,6 +1899,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "inlined": inlined,
     "summation_trees": summation_trees,
     "special_functions": special_functions,
+    "taso_examples": taso_examples,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,
