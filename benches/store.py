@@ -5,9 +5,9 @@
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
         [contract_small] [cpu_operators] [exact_products] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead] [sanitizers]
-        [summation_trees] [switchboard] [taso_funnel] [fusion_plans] [recompilation]
-        [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions] [cuda_differences]
-        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
+        [summation_trees] [switchboard] [taso_examples] [taso_funnel] [fusion_plans]
+        [recompilation] [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions]
+        [cuda_differences] [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [exact_products_cuda] [contract_digests_cuda]
         [contract_digests_cuda_h100] [contract_ranks_cuda] [profile_cuda] [other_machines]
         [aarch64_forms] [aarch64_sve]
@@ -77,6 +77,7 @@ COMMANDS = {
         "planted_blame",
         "summation_trees",
         "switchboard",
+        "taso_examples",
         "taso_funnel",
         "fusion_plans",
         "recompilation",
