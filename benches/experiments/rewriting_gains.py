@@ -5,8 +5,9 @@
         [--journal FILE] [--merge FILE ...] [--store FILE]
 
 ResNet-50, GoogLeNet, SqueezeNet, Inception v3 and ResNeXt-50 of torchvision on images of 224 x 224
-(Inception: 299 x 299), BERT-base from its configuration over 64 tokens, one block of a transformer
-of the same width, and some steps of NasRNN, with random weights, at batch 1 and 32.
+(Inception: 299 x 299), BERT-base from its configuration over 64 tokens, an encoder as BERT's that
+needs no package, one block of a transformer of the same width, and some steps of NasRNN, with
+random weights, at batch 1 and 32.
 Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each.
 The templates alone are the base line of the other three: they apply them, too, and only what their
 own rules add is their gain. A row's model takes turns with that of ``udf_templates``, with eager
@@ -84,6 +85,34 @@ class _Bert(nn.Module):
         return states
 
 
+class _Layer(nn.Module):
+    """A layer of an encoder as BERT's: a projection for each of query, key and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return states of batch x tokens x width."""
+        q, k, v = (
+            layer(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = self.norms[0](x + self.output(attended.transpose(1, 2).reshape(x.shape)))
+        found: Tensor = self.norms[1](x + self.narrow(nn.functional.gelu(self.wide(x))))
+        return found
+
+
+class _Encoder(nn.Sequential):
+    """Layers as BERT's over embedded words, without a package for it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(WORDS, WIDTH), *(_Layer() for _ in range(LAYERS)))
+
+
 def _image(batch: int) -> Tensor:
     return torch.randn(batch, 3, IMAGE, IMAGE)
 
@@ -97,6 +126,7 @@ MODELS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]]
         _image,
     ),
     "BERT": (_Bert, lambda n: torch.randint(WORDS, (n, TOKENS))),
+    "encoder as BERT's": (_Encoder, lambda n: torch.randint(WORDS, (n, TOKENS))),
     "SqueezeNet": (torchvision.models.squeezenet1_1, _image),
     "Inception v3": (
         lambda: torchvision.models.inception_v3(aux_logits=False, init_weights=False),

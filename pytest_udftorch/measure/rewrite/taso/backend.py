@@ -30,7 +30,7 @@ from pytest_udftorch.measure.rewrite.taso.search import Costs, Found, backtracki
 OPTIONS: Final[dict[str, Any]] = {
     "rules": RULES,
     "search": "backtracking",
-    "graphs": 100,
+    "graphs": 1000,
     "search_seconds": 60.0,
     "journal": None,
     **COMMON,

@@ -283,7 +283,7 @@ def saturated(
     egglog = package("egglog.bindings", "Searching by equality saturation")
     before = math.nan
     try:
-        before = costs.of_graph(module, held)
+        before = costs.of_graph(module.graph, held)
         return _saturated(module, rules, held, costs, egglog, before, began)
     except OutOfTime:  # it says so through the deadline
         return Found(module, [], (before, before), 0, time.monotonic() - began)
@@ -315,7 +315,7 @@ def _saturated(
         if node["op"] == "Root"
     }
     _rebuilt(candidate, taken, classes)
-    after = costs.of_graph(candidate, held)
+    after = costs.of_graph(candidate.graph, held)
     seconds = time.monotonic() - began
     if after >= before:
         return Found(module, [], (before, before), len(taken.best), seconds)

@@ -12,6 +12,7 @@ padding is smaller by as much. Rules of elementwise operators hold for tensors o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -259,6 +260,9 @@ def elementwise(rule: Rule) -> bool:
 def _settled(rule: Rule, roots: tuple[fx.Node, ...], state: _State) -> Match | None:
     """Return a match with the setting of its convolutions; None if they do not fit together."""
     operators = _operators(rule)
+    biases = [o for name, o in state.bound.items() if kind_of_variable(name) == "V"]
+    if biases and all(isinstance(bias, Zeros) for bias in biases):
+        return None  # there are rules of products without a bias
     called: dict[str, Setting] = {}
     kernels: dict[str, tuple[int, ...]] = {}
     for name, node in state.calls:
@@ -382,15 +386,7 @@ def called(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         RuntimeError: the operator does not take these tensors.
     """
     node = graph.call_function(target, args, kwargs)
-    fakes = (getattr(value(n), "fake_mode", None) for n in node.all_input_nodes)
-    mode = next((m for m in fakes if m is not None), None)
-    given, named = fx.map_arg((node.args, node.kwargs), value)
-    with torch.no_grad():
-        if mode is None:
-            node.meta["val"] = target(*given, **named)
-        else:
-            with mode:
-                node.meta["val"] = target(*given, **named)
+    node.meta["val"] = _value_of(node)
     return node
 
 
@@ -492,8 +488,12 @@ def call(
     return _ungrouped(graph, nodes[0], match.setting.groups)
 
 
-def apply(match: Match) -> bool:
-    """Put a rule's right sides in the place of its left sides; False if the shapes forbid it."""
+def apply(match: Match) -> list[fx.Node] | None:
+    """Put a rule's right sides in the place of its left sides.
+
+    Returns:
+        The new nodes whose layout is not that of the node before; None if the shapes forbid it.
+    """
     graph = match.roots[0].graph
     before = set(graph.nodes)
     built: dict[Term, Operand] = dict(match.bound.items())
@@ -518,12 +518,46 @@ def apply(match: Match) -> bool:
     if not fits:
         for node in reversed([n for n in graph.nodes if n not in before]):
             graph.erase_node(node)
-        return False
+        return None
+    other = []
     for old, node in zip(match.roots, new, strict=True):
         old.replace_all_uses_with(node)
+        if value(old).stride() != value(node).stride():
+            other.append(node)
     in_order(graph)
     graph.eliminate_dead_code()
+    return other
+
+
+def refreshed(graph: fx.Graph, changed: Sequence[fx.Node]) -> bool:
+    """Compute the fake tensors anew of what follows nodes with another layout.
+
+    Returns:
+        Whether all calls take the layouts that they are given now.
+    """
+    other = set(changed)
+    for node in calls(graph) if other else ():
+        if other.isdisjoint(node.all_input_nodes):
+            continue
+        before = value(node)
+        try:
+            node.meta["val"] = _value_of(node)
+        except RuntimeError:
+            return False
+        same = isinstance(before, torch.Tensor) and before.stride() == value(node).stride()
+        if not same:
+            other.add(node)
     return True
+
+
+def _value_of(node: fx.Node) -> Any:
+    """Return the fake result of a call."""
+    fakes = (getattr(value(n), "fake_mode", None) for n in node.all_input_nodes)
+    mode = next((m for m in fakes if m is not None), None)
+    given, named = fx.map_arg((node.args, node.kwargs), value)
+    target: Any = node.target
+    with torch.no_grad(), contextlib.nullcontext() if mode is None else mode:
+        return target(*given, **named)
 
 
 def in_order(graph: fx.Graph) -> None:

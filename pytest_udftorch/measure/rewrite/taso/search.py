@@ -37,6 +37,7 @@ from pytest_udftorch.measure.rewrite.taso.matcher import (
     called,
     in_order,
     matches,
+    refreshed,
 )
 from pytest_udftorch.measure.rewrite.taso.rules import Rule, proved
 from pytest_udftorch.measure.rewrite.templates import Firing
@@ -51,7 +52,9 @@ SIDEWAYS: Final = 3
 _LIGHT: Final = ("relu", "add", "channels", "columns", "rows", "front", "back", "left", "right")
 #: How far, and the most nodes of a region.
 _BEHIND: Final = 4
-_MOST: Final = 48
+_MOST: Final = 200
+#: The part of the time in which regions are searched.
+_SEARCHING: Final = 0.8
 #: Regions are looked for in the best graph so many times.
 _ROUNDS: Final = 4
 
@@ -124,7 +127,7 @@ class Costs:
         Raises:
             OutOfTime: it is not known, and the deadline has passed.
         """
-        if graphs.is_view(node):
+        if node.target is outside or graphs.is_view(node):
             return 0.0
         key = signature(node)
         if key not in self.known:
@@ -157,10 +160,10 @@ class Costs:
         except Exception:
             return 0.0  # alike in all graphs: rules do not touch it
 
-    def of_graph(self, module: fx.GraphModule, held: Collection[int]) -> float:
+    def of_graph(self, graph: fx.Graph, held: Collection[int]) -> float:
         """Return the time of a graph's calls in ns, without what depends on weights alone."""
-        constant = graphs.constant_nodes(module.graph, held)
-        return sum(self.of_node(n) for n in graphs.calls(module.graph) if n not in constant)
+        constant = graphs.constant_nodes(graph, held)
+        return sum(self.of_node(n) for n in graphs.calls(graph) if n not in constant)
 
 
 @dataclass
@@ -187,20 +190,32 @@ class Found:
     ended: str = ""
 
 
+def outside(number: int, *made_of: Any) -> Any:
+    """Stand for a value that is computed outside of a region from what the region computes.
+
+    Args:
+        number: which one of the region.
+        made_of: what it is computed from.
+    """
+    raise NotImplementedError("regions are searched, and not run")
+
+
 @dataclass
 class _Region:
     """A part of a graph as a graph of its own.
 
     Attributes:
-        module: it.
+        graph: it.
         inputs: the nodes of the whole graph that its inputs stand for.
+        between: those that its calls of :func:`outside` stand for.
         outputs: those that its outputs stand for.
         held: the numbers of the inputs that are weights, or made of them alone.
         name: how it is called.
     """
 
-    module: fx.GraphModule
+    graph: fx.Graph
     inputs: list[fx.Node]
+    between: list[fx.Node]
     outputs: list[fx.Node]
     held: list[int]
     name: str
@@ -209,7 +224,9 @@ class _Region:
         """Return a text that is the same for equal regions."""
         kinds = [(str(value.meta.get("val")), number in self.held)
                  for number, value in enumerate(self.inputs)]  # fmt: skip
-        return f"{_shape_of(self.module)} {[*map(_described, self.inputs)]} {kinds}"
+        return (
+            f"{_shape_of(self.graph)} {[*map(_described, [*self.inputs, *self.between])]} {kinds}"
+        )
 
 
 def _described(node: fx.Node) -> str:
@@ -224,9 +241,10 @@ class _Search:
     rules: list[Rule]
     costs: Costs
     graphs: int
+    deadline: Deadline
     visited: int = 0
     matched: dict[str, tuple[float, float]] = field(default_factory=dict)
-    known: dict[str, tuple[fx.GraphModule, list[str]] | None] = field(default_factory=dict)
+    known: dict[str, tuple[fx.Graph, list[Rule]] | None] = field(default_factory=dict)
 
     def note(self, rule: str, before: float, after: float) -> None:
         """Remember where a rule came nearest to a gain."""
@@ -234,40 +252,100 @@ class _Search:
         if old is None or after / max(before, 1e-9) < old[1] / max(old[0], 1e-9):
             self.matched[rule] = before, after
 
-    def best_of(self, region: _Region) -> tuple[fx.GraphModule, list[str]] | None:
-        """Return the cheapest graph of a region and the rules that lead to it, or None."""
-        first = self.costs.of_graph(region.module, region.held)
-        best: tuple[float, fx.GraphModule, list[str]] = first, region.module, []
+    def best_of(self, region: _Region) -> tuple[fx.Graph, list[Rule]] | None:
+        """Return the cheapest graph of a region and the rules that lead to it, or None.
+
+        When the time is over, it is the cheapest so far.
+        """
+        graph = region.graph
+        first = self.costs.of_graph(graph, region.held)
+        best: tuple[float, fx.Graph, list[Rule]] = first, graph, []
         ticket = itertools.count()
-        queue = [(first, next(ticket), region.module, best[2], 0)]
-        seen = {_calls_of(region.module, region.held)}
-        while queue and self.visited < self.graphs:
-            _, _, current, fired, sideways = heapq.heappop(queue)
-            self.visited += 1
-            own = self.costs.of_graph(current, region.held)
-            for rule, candidate in self.successors(current):
-                calls = _calls_of(candidate, region.held)
-                if calls in seen:
-                    continue
-                seen.add(calls)
-                cost = self.costs.of_graph(candidate, region.held)
-                self.note(rule.name, own, cost)
-                path = [*fired, rule.name]
-                if cost < best[0]:
-                    best = cost, candidate, path
-                steps = 0 if cost < own else sideways + 1
-                if cost < ALPHA * best[0] and steps <= SIDEWAYS:
-                    heapq.heappush(queue, (cost, next(ticket), candidate, path, steps))
+        queue = [(first, next(ticket), graph, best[2], 0)]
+        seen = {_calls_of(graph, region.held)}
+        with contextlib.suppress(OutOfTime):  # the deadline has noted it
+            while queue and self.visited < self.graphs:
+                _, _, current, fired, sideways = heapq.heappop(queue)
+                self.visited += 1
+                own = self.costs.of_graph(current, region.held)
+                for rules, candidate in self.successors(current, region.held):
+                    calls = _calls_of(candidate, region.held)
+                    if calls in seen:
+                        continue
+                    seen.add(calls)
+                    cost = self.costs.of_graph(candidate, region.held)
+                    self.note(rules[0].name, own, cost)
+                    path = [*fired, *rules]
+                    if cost < best[0]:
+                        best = cost, candidate, path
+                    steps = 0 if cost < own else sideways + 1
+                    if cost < ALPHA * best[0] and steps <= SIDEWAYS:
+                        heapq.heappush(queue, (cost, next(ticket), candidate, path, steps))
         return best[1:] if best[2] else None
 
-    def successors(self, module: fx.GraphModule) -> Iterator[tuple[Rule, fx.GraphModule]]:
-        """Return the graphs that are one substitution away."""
-        for found in matches(module.graph, self.rules):
-            self.costs.deadline.check("the search among graphs")
-            candidate = copy.deepcopy(module)
-            names = {n.name: n for n in candidate.graph.nodes}
-            if apply(_moved(found, names)) and _valid(candidate):
-                yield proved(found.rule), candidate
+    def successors(
+        self, graph: fx.Graph, held: Collection[int]
+    ) -> Iterator[tuple[list[Rule], fx.Graph]]:
+        """Return graphs that are one substitution away: of those alike one, and all at once."""
+        constant = graphs.constant_nodes(graph, held)
+        alike: dict[Any, list[Match]] = {}
+        for found in matches(graph, self.rules):
+            alike.setdefault(_alike(found, constant), []).append(found)
+        for group in alike.values():
+            self.deadline.check("the search among graphs")
+            apart = _apart(group)
+            for chosen in [apart[:1], apart] if len(apart) > 1 else [apart]:
+                candidate = _copied(graph)
+                if _applied(chosen, candidate):
+                    yield [found.rule for found in chosen], candidate
+
+
+def _apart(group: Sequence[Match]) -> list[Match]:
+    """Return matches that have no node in common."""
+    taken: set[fx.Node] = set()
+    found = []
+    for match in group:
+        if taken.isdisjoint(match.support):
+            taken |= match.support
+            found.append(match)
+    return found
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    """Return a copy of a graph, whose nodes have the same names."""
+    new = fx.Graph()
+    new.output(new.graph_copy(graph, {}))
+    return new
+
+
+def _applied(chosen: Sequence[Match], candidate: fx.Graph) -> bool:
+    """Apply matches to a copy of their graph; return whether that is possible."""
+    for match in chosen:
+        names = {n.name: n for n in candidate.nodes}
+        needed = [*match.roots, *(o for o in match.bound.values() if isinstance(o, fx.Node))]
+        if not all(node.name in names for node in needed):
+            return False
+        try:
+            other = apply(_moved(match, names))
+        except ValueError:  # together they would take each other's results
+            return False
+        if other is None or not _valid(candidate, other):
+            return False
+    return True
+
+
+def _alike(match: Match, constant: set[fx.Node]) -> tuple[Any, ...]:
+    """Return what is the same for matches that lead to graphs with the same calls."""
+    numbers: dict[Any, int] = {}
+    operands = [
+        (str(graphs.value(o)), o in constant, len(o.users)) if isinstance(o, fx.Node) else str(o)
+        for o in match.bound.values()
+    ]
+    # Which variables stand for the same, and who takes the results.
+    same = [numbers.setdefault(o, len(numbers)) for o in match.bound.values()]
+    users = [sorted(signature(u) for u in root.users) for root in match.roots]
+    inside = sorted(f"{signature(n)} {len(n.users)}" for n in match.support)
+    return match.rule.name, str(operands), str(same), str(users), str(inside)
 
 
 def _moved(match: Match, names: Mapping[str, fx.Node]) -> Match:
@@ -277,31 +355,38 @@ def _moved(match: Match, names: Mapping[str, fx.Node]) -> Match:
     return replace(match, roots=tuple(names[n.name] for n in match.roots), bound=bound)
 
 
-def _valid(module: fx.GraphModule) -> bool:
-    """Tidy a graph up; return whether its calls take the layouts that it now has."""
-    try:
-        graphs.propagate(module)
-        while _tidied(module.graph):
-            graphs.propagate(module)
-    except RuntimeError:
-        return False
-    module.recompile()
+def _valid(graph: fx.Graph, changed: Sequence[fx.Node]) -> bool:
+    """Tidy a graph up whose nodes have got another layout; return whether all calls take it."""
+    joined: Sequence[fx.Node] | None = changed
+    while joined is not None:
+        if not refreshed(graph, joined):
+            return False
+        joined = _tidied(graph)
     return True
 
 
-def _tidied(graph: fx.Graph) -> bool:
-    """Compute equal calls once, and join no parts that were one; return whether there were any."""
+def _tidied(graph: fx.Graph) -> list[fx.Node] | None:
+    """Compute equal calls once, and join no parts that were one.
+
+    Returns:
+        The nodes that took the place of some with another layout; None if there was nothing to do.
+    """
     known: dict[str, fx.Node] = {}
-    changed = False
+    changed: list[fx.Node] = []
+    found = False
     for node in graphs.calls(graph):
         same = _whole(node)
         if same is None and not graphs.draws(node):
             same = known.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
-        if same is not None and same is not node:
-            node.replace_all_uses_with(same)
-            changed = True
+        if same is None or same is node:
+            continue
+        old, new = graphs.value(node), graphs.value(same)
+        node.replace_all_uses_with(same)
+        found = True
+        if isinstance(old, torch.Tensor) and old.stride() != new.stride():
+            changed.append(same)
     graph.eliminate_dead_code()
-    return changed
+    return changed if found else None
 
 
 def _whole(node: fx.Node) -> fx.Node | None:
@@ -323,12 +408,12 @@ def _whole(node: fx.Node) -> fx.Node | None:
         graph = node.graph
         if low or min(high, size) < size:
             with graph.inserting_before(node):
-                whole = graph.call_function(one.target, (x, dim, low, high))
+                whole = called(graph, one.target, x, dim, low, high)
         rest = [*tensors[:at], whole, *tensors[at + 2 :]]
         if len(rest) == 1:
             return whole if isinstance(whole, fx.Node) else None
         with graph.inserting_before(node):
-            return graph.call_function(graphs.aten.cat.default, (rest, dim))
+            return called(graph, graphs.aten.cat.default, rest, dim)
     return None
 
 
@@ -378,48 +463,71 @@ def _region(module: fx.GraphModule, held: Collection[int], group: list[str]) -> 
     nodes = [names[name] for name in group]
     constant = graphs.constant_nodes(module.graph, held)
     inside = set(nodes)
-    inputs = list(
-        dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
-    )
+    taken = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
+    made_of = _made_of(module.graph, inside)
+    inputs = [n for n in taken if not made_of[n]]
+    between = [n for n in module.graph.nodes if n in taken and made_of[n]]
     outputs = [n for n in nodes if any(u not in inside for u in n.users)]
     graph = fx.Graph()
     mine: dict[fx.Node, fx.Node] = {}
     for number, node in enumerate(inputs):
         mine[node] = graph.placeholder(f"input_{number}")
         mine[node].meta["val"] = graphs.value(node)
-    for node in nodes:
-        mine[node] = graph.node_copy(node, mine.__getitem__)
-        mine[node].meta = {"val": graphs.value(node)}
+    for node in module.graph.nodes:
+        if node in inside:
+            mine[node] = graph.node_copy(node, mine.__getitem__)
+        elif node in between:
+            parts = [mine[n] for n in made_of[node]]
+            mine[node] = graph.call_function(outside, (between.index(node), *parts))
+        if node in inside or node in between:
+            mine[node].meta = {"val": graphs.value(node)}
     graph.output(tuple(mine[n] for n in outputs))
     held = [number for number, node in enumerate(inputs) if node in constant]
-    return _Region(fx.GraphModule(module, graph), inputs, outputs, held, str(nodes[0]))
+    return _Region(graph, inputs, between, outputs, held, str(nodes[0]))
 
 
-def _spliced(region: _Region, found: fx.GraphModule) -> bool:
-    """Put another graph in the place of a region; False if nodes would take each other's results.
+def _made_of(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, dict[fx.Node, None]]:
+    """Return, for each node, the nodes of a region that it is computed from outside of it."""
+    found: dict[fx.Node, dict[fx.Node, None]] = {}
+    for node in graph.nodes:
+        found[node] = {}
+        for source in node.all_input_nodes:
+            found[node].update({source: None} if source in inside else found[source])
+    return found
 
-    The nodes of the region stay, without users, until dead code is removed.
+
+def _spliced(region: _Region, found: fx.Graph) -> list[fx.Node] | None:
+    """Put another graph in the place of a region.
+
+    Returns:
+        The new nodes whose layout is not that of the node before; None if nodes would take each
+        other's results.
     """
     graph = region.outputs[0].graph
     mine: dict[fx.Node, fx.Node] = {}
     theirs = iter(region.inputs)
     with graph.inserting_before(region.outputs[0]):
-        for node in found.graph.nodes:
+        for node in found.nodes:
             if node.op == "placeholder":
                 mine[node] = next(theirs)
+            elif node.target is outside:
+                mine[node] = region.between[node.args[0]]
             elif node.op != "output":
                 mine[node] = graph.node_copy(node, mine.__getitem__)
                 mine[node].meta = {"val": graphs.value(node)}
-    ends = [mine[n] for n in graphs.outputs(found.graph)]
+    ends = [mine[n] for n in graphs.outputs(found)]
+    other = []
     for old, new in zip(region.outputs, ends, strict=True):
         if old is not new:
             old.replace_all_uses_with(new)
+            if graphs.value(old).stride() != graphs.value(new).stride():
+                other.append(new)
     try:
         in_order(graph)
     except ValueError:
-        return False
+        return None
     graph.eliminate_dead_code()
-    return True
+    return other
 
 
 def _as_returned(candidate: fx.GraphModule, module: fx.GraphModule) -> bool:
@@ -457,22 +565,24 @@ def backtracking(
 
     Args:
         module: the graph, with fake tensors.
-        rules: the substitutions; each is proved before it is used.
+        rules: the substitutions; each that leads to the graph that is returned is proved.
         held: the numbers of the inputs that are weights.
         costs: of single calls.
         limits: ``graphs``, the most graphs to look at.
 
     Raises:
-        RewriteError: a rule that would be used is not proved.
+        RewriteError: such a rule is not sound.
 
     The search ends at the deadline of the costs, with the best graph so far.
     """
     began = time.monotonic()
     try:
-        first = costs.of_graph(module, held)
+        first = costs.of_graph(module.graph, held)
     except OutOfTime:
         return Found(module, [], (math.nan, math.nan), 0, time.monotonic() - began)
-    search = _Search(list(rules), costs, int(limits["graphs"]))
+    # What is found has to be put together and measured in time, too.
+    inner = costs.deadline.share(_SEARCHING)
+    search = _Search(list(rules), costs, int(limits["graphs"]), inner)
     best, cost, fired = module, first, list[Firing]()
     ended = "no cheaper graph is in reach"
     # A search that is cut short says so through the deadline.
@@ -489,17 +599,20 @@ def backtracking(
                 if text not in search.known:
                     search.known[text] = search.best_of(region)
                 found = search.known[text]
-                if found is None or not _spliced(region, found[0]) or not _valid(candidate):
+                other = None if found is None else _spliced(region, found[0])
+                if found is None or other is None or not _valid(candidate.graph, other):
                     continue
                 if not _as_returned(candidate, module):
                     continue
-                after = costs.of_graph(candidate, held)
+                after = costs.of_graph(candidate.graph, held)
                 if after < cost:
                     best, cost = candidate, after
-                    fired += [Firing(rule, f"at {region.name}") for rule in found[1]]
+                    fired += [Firing(proved(r).name, f"at {region.name}") for r in found[1]]
             if len(fired) == count:
                 break
-        if search.visited >= search.graphs:
+        if not inner.left():
+            ended = "out of time"
+        elif search.visited >= search.graphs:
             ended = f"the limit of {search.graphs} graphs"
     except OutOfTime:
         ended = "out of time"
@@ -507,13 +620,13 @@ def backtracking(
     return Found(best, fired, (cost, first), search.visited, seconds, search.matched, ended)
 
 
-def _calls_of(module: fx.GraphModule, held: Collection[int]) -> tuple[str, ...]:
+def _calls_of(graph: fx.Graph, held: Collection[int]) -> tuple[str, ...]:
     """Return what a graph calls in each run: the same for graphs that differ in names or order."""
-    constant = graphs.constant_nodes(module.graph, held)
-    return tuple(sorted(signature(n) for n in graphs.calls(module.graph) if n not in constant))
+    constant = graphs.constant_nodes(graph, held)
+    return tuple(sorted(signature(n) for n in graphs.calls(graph) if n not in constant))
 
 
-def _shape_of(module: fx.GraphModule) -> str:
+def _shape_of(graph: fx.Graph) -> str:
     """Return a text that is the same for graphs that differ in names and order alone."""
     numbers: dict[fx.Node, str] = {}
 
@@ -526,5 +639,5 @@ def _shape_of(module: fx.GraphModule) -> str:
                 numbers[node] = str(hash(f"{node.target} {inside}"))
         return numbers[node]
 
-    ends = [n for n in graphs.outputs(module.graph) if isinstance(n, fx.Node)]
+    ends = [n for n in graphs.outputs(graph) if isinstance(n, fx.Node)]
     return " ".join(map(text, ends))
