@@ -5,12 +5,12 @@
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
         [contract_small] [cpu_operators] [exact_products] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead] [sanitizers]
-        [summation_trees] [switchboard] [taso_funnel] [fusion_plans] [recompilation]
-        [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions] [cuda_differences]
-        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [exact_products_cuda] [contract_digests_cuda]
-        [contract_digests_cuda_h100] [contract_digests_sixteen] [contract_ranks_cuda]
-        [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [summation_trees] [switchboard] [taso_examples] [taso_funnel] [fusion_plans]
+        [recompilation] [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions]
+        [cuda_differences] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
+        [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training] [exact_products_cuda]
+        [contract_digests_cuda] [contract_digests_cuda_h100] [contract_digests_sixteen]
+        [contract_ranks_cuda] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
         [float64_speed] [stock_certificates] [--raw FOLDER]
@@ -77,6 +77,7 @@ COMMANDS = {
         "planted_blame",
         "summation_trees",
         "switchboard",
+        "taso_examples",
         "taso_funnel",
         "fusion_plans",
         "recompilation",

@@ -4,11 +4,15 @@
     python -m benches.experiments.rewriting_gains [--device D] [--seconds N] [--limit N]
         [--journal FILE] [--merge FILE ...] [--store FILE]
 
-ResNet-50 and GoogLeNet of torchvision on images of 224 x 224, BERT-base from its configuration over
-64 tokens, and one block of a transformer of the same width, with random weights, at batch 1 and 32.
-Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each;
-a row's model takes turns with eager mode, and with the graph as Dynamo traced it (``traced``): that
-is what runs where nothing is kept, and nothing is that was not measured to be faster.
+ResNet-50, GoogLeNet, SqueezeNet, Inception v3 and ResNeXt-50 of torchvision on images of 224 x 224
+(Inception: 299 x 299), BERT-base from its configuration over 64 tokens, an encoder as BERT's that
+needs no package, one block of a transformer of the same width, and some steps of NasRNN, with
+random weights, at batch 1 and 32.
+Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each.
+The templates alone are the base line of the other three: they apply them, too, and only what their
+own rules add is their gain. A row's model takes turns with that of ``udf_templates``, with eager
+mode, with TorchInductor's, and with the graph as Dynamo traced it (``traced``): that is what runs
+where nothing is kept, and nothing is that was not measured to be faster.
 Each row names its machine, and is written to the journal as soon as it is there; a run that is
 interrupted goes on from it. Rows that are not begun within ``--seconds`` are named as left out.
 ``--merge`` joins the rows of journals, which may come from several machines, and measures nothing;
@@ -19,6 +23,7 @@ of two rows of the same case the one that comes later counts. BERT needs
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -33,20 +38,27 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from benches.data.nas_rnn import NasRnn
 from benches.experiments import command
 from benches.experiments.compile_transformers import Block
 from pytest_udftorch import UdfError
-from pytest_udftorch.measure import recording, sync_timer
+from pytest_udftorch.measure import GraphReport, recording, sync_timer
 from pytest_udftorch.swap.toolchain.environment import describe
 
-BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion")
+#: The base line of the others, which begin with its rules.
+TEMPLATES: Final = "udf_templates"
+BACKENDS: Final = (TEMPLATES, "udf_taso", "udf_pet", "udf_fusion")
 BATCHES: Final = (1, 32)
 IMAGE, TOKENS, WIDTH, HEADS, LAYERS, WORDS = 224, 64, 768, 12, 12, 1000
+#: Of NasRNN: steps, and the width of the state.
+STEPS, STATE = 5, 512
 #: Turns of a model and eager mode: as many as fit into so many seconds, but not fewer than this.
 RUNS, SECONDS = (7, 20), 10.0
 #: Seconds in which a search has to end, and those of udf_taso among graphs.
 LIMIT, SEARCH = 600.0, 60.0
 DEVICES: Final = ("cpu", "cuda")
+#: At most so many rules of a graph are named that matched and were not kept.
+NAMED: Final = 3
 #: What decides between floating-point results whose operations have another order.
 TOLERANCE: Final = 1e-3
 
@@ -73,6 +85,34 @@ class _Bert(nn.Module):
         return states
 
 
+class _Layer(nn.Module):
+    """A layer of an encoder as BERT's: a projection for each of query, key and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return states of batch x tokens x width."""
+        q, k, v = (
+            layer(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = self.norms[0](x + self.output(attended.transpose(1, 2).reshape(x.shape)))
+        found: Tensor = self.norms[1](x + self.narrow(nn.functional.gelu(self.wide(x))))
+        return found
+
+
+class _Encoder(nn.Sequential):
+    """Layers as BERT's over embedded words, without a package for it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(WORDS, WIDTH), *(_Layer() for _ in range(LAYERS)))
+
+
 def _image(batch: int) -> Tensor:
     return torch.randn(batch, 3, IMAGE, IMAGE)
 
@@ -86,6 +126,14 @@ MODELS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]]
         _image,
     ),
     "BERT": (_Bert, lambda n: torch.randint(WORDS, (n, TOKENS))),
+    "encoder as BERT's": (_Encoder, lambda n: torch.randint(WORDS, (n, TOKENS))),
+    "SqueezeNet": (torchvision.models.squeezenet1_1, _image),
+    "Inception v3": (
+        lambda: torchvision.models.inception_v3(aux_logits=False, init_weights=False),
+        lambda n: torch.randn(n, 3, 299, 299),
+    ),
+    "ResNeXt-50": (torchvision.models.resnext50_32x4d, _image),
+    "NasRNN": (lambda: NasRnn(STATE), lambda n: torch.randn(n, STEPS, STATE)),
 }
 
 
@@ -147,15 +195,21 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
     distance = float((result - wanted).abs().max() / wanted.abs().max())
     if distance > TOLERANCE:
         raise UdfError(f"{name}, {backend}: the results differ by {distance:.2g}.")
-    traced = torch.compile(model, backend="eager", dynamic=False)
+    calls: dict[str, Callable[..., Any]] = {
+        "eager": model,
+        "traced": torch.compile(model, backend="eager", dynamic=False),
+        TEMPLATES: torch.compile(model, backend=TEMPLATES, dynamic=False),
+        "inductor": torch.compile(model, dynamic=False),
+        backend: compiled,
+    }
     once = sync_timer(device, runs=1, rounds=1, warmup=1).time(lambda: model(x)).median_ns / 1e9
     fewest, most = RUNS
     runs = min(most, max(fewest, int(limits.turns / max(6 * once, 1e-9))))
     rounds = 1 if once > 0.05 else 5
     timed = sync_timer(device, runs=runs, rounds=rounds, warmup=1).compare(
-        {"eager": lambda: model(x), "traced": lambda: traced(x), backend: lambda: compiled(x)}
+        {name: functools.partial(call, x) for name, call in calls.items()}
     )
-    over = {name: timed.speedup(backend, over=name) for name in ("eager", "traced")}
+    over = {name: timed.speedup(backend, over=name) for name in timed.timings if name != backend}
     return {
         "model": name,
         "batch": batch,
@@ -169,9 +223,35 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
         "search_limit": limits.search,
         "distance": distance,
         "speedup": [over["eager"].low, over["eager"].value, over["eager"].high],
-        "over_traced": [over["traced"].low, over["traced"].value, over["traced"].high],
+        **{f"over_{n}": [r.low, r.value, r.high] for n, r in over.items() if n != "eager"},
         "graphs": [_graph(report.document()) for report in reports],
+        "lost": [case for report in reports for case in _lost(report)],
     }
+
+
+def _lost(report: GraphReport) -> list[dict[str, Any]]:
+    """Return what of a backend's own matched and was not kept: the nearest to a gain of each rule.
+
+    ``before_ns`` and ``after_ns`` are those of a part of the graph: of a region for udf_taso, of a
+    convolution for udf_pet. ``why`` is the measurement by which what was found is not kept.
+    """
+    best: dict[str, dict[str, Any]] = {}
+    for detail in report.details:
+        if "rule" in detail:
+            rule, kept = detail["rule"], detail["used"]
+            before, after = detail["before_ns"], detail["after_ns"]
+        elif "stock_ns" in detail:
+            rule, kept = detail["name"], detail["kept"]
+            before, after = detail["stock_ns"], detail["corrected_ns"]
+        else:
+            continue
+        case = {"rule": rule, "chosen": kept, "before_ns": before, "after_ns": after}
+        known = best.get(rule)
+        if known is None or after * known["before_ns"] < known["after_ns"] * before:
+            best[rule] = case
+    gone = [case for rule, case in best.items() if not case["chosen"] or rule not in report.own]
+    gone.sort(key=lambda case: case["after_ns"] / max(case["before_ns"], 1e-9))
+    return [{**case, "why": report.not_kept if case["chosen"] else ""} for case in gone[:NAMED]]
 
 
 def _graph(report: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +292,8 @@ def document(rows: dict[tuple[str, int, str, str], dict[str, Any]]) -> dict[str,
         "tokens": TOKENS,
         "width": WIDTH,
         "layers": LAYERS,
+        "steps": STEPS,
+        "state": STATE,
         "rows": [rows[key] for key in KEYS if key in rows and "failed" not in rows[key]],
         "failed": [rows[key] for key in KEYS if "failed" in rows.get(key, {})],
         "left_out": [list(key) for key in KEYS if key not in rows],

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many substitutions do the steps of generating them leave?
 
-    python -m benches.experiments.taso_funnel [--operators N] [--enumerated N] [--journal FILE]
+    python -m benches.experiments.taso_funnel [--most N] [--journal FILE] [--rules FILE]
                                               [--store FILE]
 
-Terms of up to N operators are enumerated, paired by fingerprints, pruned, and proved on all cores;
-those of up to ``--enumerated`` are only enumerated, paired and freed of what differs in names.
-A run that is interrupted goes on from the proofs of its journal; the seconds are then those of the
+For each family of operators, terms of up to N operators (each family's own number, unless a
+smaller one is given) are enumerated, paired by fingerprints, pruned, and proved on all cores. The
+rules that ``udf_taso`` searches with are made of what is left; ``--rules`` writes them to a file. A
+run that is interrupted goes on from the proofs of its journal; the seconds are then those of the
 last run.
 """
 
@@ -17,16 +18,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.measure import generate_rules, judge_rules
-from pytest_udftorch.measure.rewrite.taso.generator import enumerate_pairs
+from pytest_udftorch.measure import judge_rules
+from pytest_udftorch.measure.rewrite.taso.emitted import emit, write_rules
+from pytest_udftorch.measure.rewrite.taso.generator import FAMILIES
 
-OPERATORS = 3
-#: Pruning compares pairs with each other, which takes too long for those of so many operators.
-ENUMERATED = 4
 #: The figures of Jia et al., TASO, SOSP 2019.
 PUBLISHED = {
     "operators": 4,
@@ -37,44 +37,39 @@ PUBLISHED = {
 
 
 def measure(
-    operators: int = OPERATORS, enumerated: int = ENUMERATED, journal: Path | None = None
+    most: int | None = None, journal: Path | None = None, rules: Path | None = None
 ) -> dict[str, Any]:
-    """Return the funnel for each number of operators, from 1."""
+    """Return the funnel for each family and number of operators, from 1."""
+    judge = partial(judge_rules, journal=journal)
     funnels = []
-    for most in range(1, operators + 1):
-        began = time.monotonic()
-        candidates, funnel = generate_rules(most)
-        print(funnel, flush=True)
-        verified = sum(proof.holds for proof in judge_rules(candidates, journal=journal))
-        row = replace(funnel, verified=verified).document()
-        funnels.append({**row, "seconds": time.monotonic() - began})
-    for most in range(operators + 1, enumerated + 1):
-        began = time.monotonic()
-        row = enumerate_pairs(most).document()
-        funnels.append({**row, "seconds": time.monotonic() - began})
+    for family in FAMILIES:
+        for operators in range(1, min(family.most, most or family.most) + 1):
+            began = time.monotonic()
+            _, (emission,) = emit(judge, [replace(family, most=operators)])
+            print(emission, flush=True)
+            funnels.append({**emission.document(), "seconds": time.monotonic() - began})
+    if rules is not None:
+        write_rules(emit(judge)[0], rules)
     return {"published": PUBLISHED, "funnels": funnels}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser: argparse.ArgumentParser = command.parser("taso_funnel", __doc__)
-    parser.add_argument("--operators", type=int, default=OPERATORS, help="the most of a term")
-    parser.add_argument(
-        "--enumerated", type=int, default=ENUMERATED, help="the most of a term that is only paired"
-    )
+    parser.add_argument("--most", type=int, help="the most operators of a term")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="proofs, as they are found")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="write the rules that are kept")
     options = parser.parse_args(arguments)
 
     def show(figures: dict[str, Any]) -> bool:
         for funnel in figures["funnels"]:
-            known = {name: value for name, value in funnel.items() if value is not None}
-            print(*(f"{name} {value:,}" for name, value in known.items()), sep=", ")
+            print(*(f"{name} {value}" for name, value in funnel.items()), sep=", ")
         return True
 
     return command.run(
         "taso_funnel",
         options,
-        lambda: measure(options.operators, options.enumerated, options.journal),
+        lambda: measure(options.most, options.journal, options.rules),
         show,
     )
 

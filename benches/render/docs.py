@@ -34,6 +34,7 @@ from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError
+from pytest_udftorch.measure.rewrite.templates import own
 from pytest_udftorch.prove import Certificate, load_certificate
 from pytest_udftorch.prove.verify.merge import comparison_table
 from pytest_udftorch.swap import FUNCTIONS
@@ -787,14 +788,22 @@ def taso_funnel(results: Results) -> str:
     """Return how many candidate substitutions each step left, beside the published counts."""
     document = results["taso_funnel"]
     funnels = document["funnels"]
-    steps = [s for s in funnels[0] if s not in ("operators", "verified", "seconds")]
-    header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
+    steps = {
+        "enumerated": "enumerated",
+        "fingerprint_equal": "fingerprint equal",
+        "after_naming": "after naming",
+        "after_smaller": "after smaller",
+        "after_renaming": "after renaming",
+        "after_common_subgraphs": "after common subgraphs",
+        "verified": "verified",
+        "shortcuts": "shortcuts",
+        "candidates": "of use to a search",
+        "several_roots": "with several roots",
+        "kept": "rules kept",
+    }
+    header = ["family", "operators", *steps.values(), "seconds"]
     rows = [
-        (
-            str(f["operators"]),
-            *("not reached" if f[s] is None else f"{f[s]:,}" for s in (*steps, "verified")),
-            f"{f['seconds']:.0f}",
-        )
+        (f["family"], str(f["operators"]), *(f"{f[s]:,}" for s in steps), f"{f['seconds']:.0f}")
         for f in funnels
     ]
     published = document["published"]
@@ -803,11 +812,49 @@ def taso_funnel(results: Results) -> str:
         f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
         f"after fingerprints, {published['after_pruning']:,} after pruning."
     )
-    if any(f["verified"] is None for f in funnels):
-        said += (
-            " Where a step was not reached, terms were only enumerated and paired: pruning "
-            "compares pairs with each other."
+    said += (
+        " Verified are pairs of the base, from which the others follow; shortcuts are pairs that "
+        "leave less to compute."
+    )
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _cost(detail: dict[str, Any]) -> str:
+    """Return a rule that matched and was not chosen, and what its region cost."""
+    before, after = (detail[f"{when}_ns"] / 1000 for when in ("before", "after"))
+    return f"`{detail['rule']}` matched, {before:,.0f} us before and {after:,.0f} with it"
+
+
+def taso_examples(results: Results) -> str:
+    """Return whether the papers' merges are found, with kernels and times before and after."""
+    document = results["taso_examples"]
+    rows = []
+    for row in document["rows"]:
+        own = ", ".join(f"`{rule}` {times}" for rule, times in row["own"].items())
+        lost = "; ".join(map(_cost, row["matched"][:2])) or "no rule matched"
+        times = {name: value / 1000 for name, value in row["median_ns"].items()}
+        kernels = row["kernels"]
+        rows.append(
+            (
+                row["example"],
+                row["what"],
+                own or f"not chosen: {lost}",
+                f"{kernels['as traced']}, {kernels['udf_templates']}, {kernels['udf_taso']}",
+                f"{times['udf_templates']:,.0f}",
+                f"{times['udf_taso']:,.0f}",
+                _interval(row["over"]["udf_templates"]) if own else "the same graph",
+                f"{times['inductor']:,.0f}",
+            )
         )
+    header = ["example", "merge of the paper", "found by rules", "kernels traced, folded, merged",
+              "templates alone, us", "`udf_taso`, us", "times as fast (95 %)",
+              "TorchInductor, us"]  # fmt: skip
+    said = (
+        f"Batches of one image or 64 tokens, float32, random weights, {document['threads']} "
+        f"threads; medians of {document['runs']} turns. A graph is chosen by the sum of its "
+        "measured calls and kept whatever its time (`gain=0`), so a ratio below 1 is a gain of the "
+        "calls alone that the whole graph does not have."
+    )
     return _with_source([*table(header, rows), "", said], document)
 
 
@@ -984,13 +1031,31 @@ def tiled_pipelines(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
-def _rules(row: dict[str, Any], kind: str) -> str:
-    """Return the rules that fired (or were tried) in the graphs of a model, and how often."""
+#: The backend whose own rules are the templates, with which the others begin.
+_TEMPLATES = "udf_templates"
+
+
+def _rules(row: dict[str, Any], kind: str, mine: bool | None = None) -> str:
+    """Return the rules that fired (or were tried) in the graphs of a model, and how often.
+
+    ``mine`` chooses those of the row's backend alone, or those of the templates before them.
+    """
     fired: dict[str, int] = {}
     for graph in row["graphs"]:
         for rule, times in graph[kind].items():
             fired[rule] = fired.get(rule, 0) + times
-    return ", ".join(f"{rule} {times}" for rule, times in fired.items()) or "none"
+    known = fired if row["backend"] == _TEMPLATES else own(fired)
+    chosen = {r: n for r, n in fired.items() if mine is None or (r in known) == mine}
+    return ", ".join(f"{rule} {times}" for rule, times in chosen.items()) or "none"
+
+
+def _over_templates(row: dict[str, Any]) -> str:
+    """Return what a row's own rules gain over the templates alone."""
+    if row["backend"] == _TEMPLATES:
+        return "the base line"
+    if _rules(row, "fired", mine=True) == "none":
+        return "the same graph"
+    return _interval(row["over_udf_templates"])
 
 
 def _changed(row: dict[str, Any], count: str, unit: float = 1) -> str:
@@ -1027,9 +1092,10 @@ def _joined(lines: Sequence[str], document: dict[str, Any]) -> str:
 def rewriting_gains(results: Results) -> str:
     """Return the rules that fired on whole models, what they changed, and what they gained."""
     document = results["rewriting_gains"]
-    header = ["model, batch", "backend", "rules and how often", "found, but not faster", "kernels",
-              "MB moved", "GFLOP", "search, s", "as fast as the traced graph (95 %)",
-              "as fast as eager mode (95 %)"]  # fmt: skip
+    header = ["model, batch", "backend", "own rules and how often", "templates before them",
+              "found, but not faster", "kernels", "MB moved", "GFLOP", "search, s",
+              "as fast as templates alone (95 %)", "as TorchInductor", "as the traced graph",
+              "as eager mode"]  # fmt: skip
     lines = []
     every = sorted(document["rows"], key=lambda row: row["device"], reverse=True)
     for place in dict.fromkeys(map(_place, every)):
@@ -1038,18 +1104,23 @@ def rewriting_gains(results: Results) -> str:
         rows = []
         for row in mine:
             tried = _rules(row, "tried")
+            lost = [_cost(c) + (f" ({c['why']})" if c["why"] else "") for c in row.get("lost", ())]
+            lost = [*([] if tried == "none" else [tried]), *lost]
             alone = "; ".join(filter(None, (g["left_alone"] for g in row["graphs"])))
             cut = any(g["cut"] for g in row["graphs"])
             rows.append(
                 (
                     f"{row['model']}, {row['batch']}",
                     f"`{row['backend']}`",
-                    f"left alone: {alone}" if alone else _rules(row, "fired"),
-                    "" if tried == "none" else tried,
+                    f"left alone: {alone}" if alone else _rules(row, "fired", mine=True),
+                    "" if row["backend"] == _TEMPLATES else _rules(row, "fired", mine=False),
+                    "; ".join(lost),
                     _changed(row, "kernels"),
                     _changed(row, "bytes_moved", 1e6),
                     _changed(row, "flops", 1e9),
                     f"{row['search_seconds']:.1f}{'*' if cut else ''}",
+                    _over_templates(row),
+                    _interval(row["over_inductor"]) if "over_inductor" in row else "",
                     _interval(row["over_traced"]),
                     _interval(row["speedup"]),
                 )
@@ -1061,9 +1132,10 @@ def rewriting_gains(results: Results) -> str:
     said = (
         f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
         f"and the block: width {document['width']}, {document['tokens']} tokens; float32. Ratios "
-        "say how many times as fast a model was as eager mode, and as the graph as Dynamo traced "
-        "it, with which it took turns. Where no rule fired, the graph runs as traced, and the "
-        "first ratio is what the measurement and the backend's call make of 1. The search is "
+        "say how many times as fast a model was as those with which it took turns. The templates "
+        "are the base line: each backend applies them first, and only what its own rules add is "
+        "its gain. Where no rule fired, the graph runs as Dynamo traced it, and that ratio is "
+        "what the measurement and the backend's call make of 1. The search is "
         "the first call, with rewriting, measuring and checking; the longest took "
         f"{longest:.0f} s. In those with a star the time for some step was over."
     )
@@ -1128,17 +1200,19 @@ def _extremes(ratios: dict[str, float], over: str) -> list[str]:
 
 
 def _decided(known: Sequence[dict[str, Any]]) -> list[str]:
-    """Return two lines: the models whose graph is replaced, and those whose graph is not."""
-    kept = [row for row in known if any(g["fired"] or g["constants"] for g in row["graphs"])]
+    """Return two lines: the models that a backend's own rules change, and the others."""
+    kept = [row for row in known if _rules(row, "fired", mine=True) != "none"]
     wins, losses = [], []
     for row in kept:
-        text = f"{row['model']} at batch {row['batch']}, {_interval(row['over_traced'])}"
-        (wins if row["over_traced"][1] >= 1 else losses).append(text)
+        templates = row["backend"] == _TEMPLATES
+        over = row["over_traced"] if templates else row["over_udf_templates"]
+        text = f"{row['model']} at batch {row['batch']}, {_interval(over)}"
+        (wins if over[1] >= 1 else losses).append(text)
     none = [f"{r['model']} at batch {r['batch']}" for r in known if r not in kept]
     lost = f" Slower than measured in the search: {'; '.join(losses)}." if losses else ""
     return [
         f"    - Wins: {'; '.join(wins) or 'on none of those measured'}.",
-        f"    - Loses, so that the graph runs as traced: {'; '.join(none) or 'on none'}.{lost}",
+        f"    - No rule of its own is kept: {'; '.join(none) or 'nowhere'}.{lost}",
     ]
 
 
@@ -1164,7 +1238,8 @@ def rewriting_wins(results: Results) -> str:
         for device, where in (("cuda", "a GPU"), ("cpu", "a CPU")):
             mine = [r for r in rows if r["backend"] == backend and r["device"] == device]
             if mine:
-                lines += [f"- `{backend}`, models on {where}, over the traced graph:"]
+                over = "the traced graph" if backend == _TEMPLATES else "templates alone"
+                lines += [f"- `{backend}`, models on {where}, over {over}:"]
                 lines += _decided(mine)
     for device, where in (("cuda", "a GPU"), ("cpu", "a CPU")):
         mine = [r for r in results["pet_convolutions"]["rows"] if r["device"] == device]
@@ -1838,6 +1913,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "inlined": inlined,
     "summation_trees": summation_trees,
     "special_functions": special_functions,
+    "taso_examples": taso_examples,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,

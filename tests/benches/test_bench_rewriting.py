@@ -8,9 +8,21 @@ import json
 import pytest
 import torch
 
-from benches.experiments import fusion_jax, fusion_plans, pet_convolutions, rewriting_gains
+from benches.data.nas_rnn import NasRnn
+from benches.experiments import (
+    fusion_jax,
+    fusion_plans,
+    pet_convolutions,
+    rewriting_gains,
+    taso_examples,
+    taso_funnel,
+)
 from benches.experiments import systemds as opponent
+from benches.render import docs
 from pytest_udftorch import UdfError
+from pytest_udftorch.measure import GraphReport
+from pytest_udftorch.measure.rewrite.taso.generator import FAMILIES
+from pytest_udftorch.measure.rewrite.templates import Firing
 
 needs_systemds = pytest.mark.skipif(bool(opponent.missing()), reason=opponent.missing() or "there")
 needs_jax = pytest.mark.skipif(bool(fusion_jax.missing()), reason=fusion_jax.missing() or "there")
@@ -87,9 +99,87 @@ def test_rows_of_several_machines_are_joined(tmp_path, capsys):
     found = json.loads(stored.read_text())
     assert [(r["device"], r["speedup"]) for r in found["rows"]] == [("cpu", 3), ("cuda", 2)]
     assert [r["failed"] for r in found["failed"]] == ["OutOfMemoryError: so it was"]
-    assert len(found["left_out"]) == 64 - 3
+    assert len(found["left_out"]) == len(rewriting_gains.KEYS) - 3
     assert ["cpu", 1, "BERT", "udf_pet"] not in found["left_out"]
     assert found["command"].endswith("--merge JOURNAL ...")
+
+
+def test_a_backend_is_credited_with_its_own_rules_alone():
+    folded = {"fired": {"convolution and batch norm": 5}, "tried": {}}
+    row = {"model": "net", "batch": 1, "backend": "udf_taso", "graphs": [folded],
+           "over_traced": [2.0, 2.1, 2.2]}  # fmt: skip
+    assert docs._over_templates(row) == "the same graph"
+    assert docs._decided([row])[0].endswith("on none of those measured.")
+    # The same rules are those of udf_templates itself.
+    templates = {**row, "backend": "udf_templates"}
+    assert docs._over_templates(templates) == "the base line"
+    assert docs._decided([templates])[0].endswith("net at batch 1, 2.10 (2.00 to 2.20).")
+    merged = {"fired": {**folded["fired"], "add_of_conv": 1}, "tried": {}}
+    mine = {**row, "graphs": [merged], "over_udf_templates": [1.1, 1.2, 1.3]}
+    assert docs._over_templates(mine) == "1.20 (1.10 to 1.30)"
+    assert docs._decided([mine])[0].endswith("net at batch 1, 1.20 (1.10 to 1.30).")
+
+
+def test_what_matched_and_lost_is_named_with_its_cost():
+    report = GraphReport("udf_taso", fired=[Firing("merged", "at mm")], not_kept="measured slower")
+    report.details += [
+        {"rule": "merged", "before_ns": 9.0, "after_ns": 3.0, "used": True},
+        {"rule": "enlarged", "before_ns": 5.0, "after_ns": 9.0, "used": False},
+        {"rule": "turned", "before_ns": 5.0, "after_ns": 6.0, "used": False},
+    ]
+    assert [(c["rule"], c["why"]) for c in rewriting_gains._lost(report)] == [
+        ("turned", ""), ("enlarged", ""),
+    ]  # fmt: skip
+    report.drop()  # the whole call was not faster
+    assert [(c["rule"], c["why"]) for c in rewriting_gains._lost(report)] == [
+        ("merged", "measured slower"), ("turned", ""), ("enlarged", ""),
+    ]  # fmt: skip
+    mutant = {"name": "by parts", "stock_ns": 4.0, "corrected_ns": 8.0, "kept": False}
+    pet = GraphReport("udf_pet", details=[mutant, {**mutant, "corrected_ns": 5.0}])
+    assert [(c["rule"], c["after_ns"]) for c in rewriting_gains._lost(pet)] == [("by parts", 5.0)]
+    assert docs._cost(rewriting_gains._lost(pet)[0]).startswith("`by parts` matched, 0 us before")
+
+
+def test_the_state_of_nas_rnn_depends_on_each_step():
+    model, x = NasRnn(8), torch.randn(2, 3, 8)
+    found = model(x)
+    assert found.shape == (2, 8)
+    for step in range(3):
+        other = x.clone()
+        other[:, step] += 1
+        assert not torch.equal(model(other), found)
+
+
+def test_an_example_of_a_paper_is_found_and_shown(tmp_path):
+    path = tmp_path / "examples.json"
+    given = ["--only", "products added", "--threads", "1", "--runs", "7", "--store", str(path)]
+    threads = torch.get_num_threads()
+    try:
+        assert taso_examples.main(given) == 0
+    finally:
+        torch.set_num_threads(threads)
+    document = json.loads(path.read_text())
+    (row,) = document["rows"]
+    assert sum(row["own"].values()) >= 1
+    assert row["kernels"]["udf_taso"] < row["kernels"]["udf_templates"] == 3
+    table = docs.taso_examples({"taso_examples": document})
+    assert "| products added | x w + x v as x (w + v) | `add-mm-mm" in table
+    lost = {**row, "own": {}, "matched": [{"rule": "r", "before_ns": 2e3, "after_ns": 5e3}]}
+    table = docs.taso_examples({"taso_examples": {**document, "rows": [lost]}})
+    assert "not chosen: `r` matched, 2 us before and 5 with it" in table
+    assert "the same graph" in table
+
+
+def test_the_funnel_is_counted_for_each_family(tmp_path, monkeypatch):
+    monkeypatch.setattr(taso_funnel, "FAMILIES", FAMILIES[-1:])
+    path, rules = tmp_path / "funnel.json", tmp_path / "rules.txt"
+    given = ["--most", "1", "--store", str(path)]
+    assert taso_funnel.main(given) == 0
+    (row,) = json.loads(path.read_text())["funnels"]
+    assert row["family"] == "groups"
+    assert row["enumerated"] > row["verified"] > 0
+    assert "| groups | 1 | " in docs.taso_funnel({"taso_funnel": json.loads(path.read_text())})
+    assert not rules.exists()
 
 
 def test_the_convolutions_of_resnet_are_dilated_strided_and_plain():

@@ -71,9 +71,12 @@ def test_templates_change_the_graph_and_say_where(model):
     assert {f.rule for f in report.fired} == {
         "two permutations", "multiplication by one", "function applied twice",
         "movement that moves nothing", "convolution and batch norm", "common subexpression",
+        "computed once",
     }  # fmt: skip
     assert report.constants == 3
-    assert "computed once: 3 tensors" in str(report)
+    assert "computed once: 3 times" in str(report)
+    assert report.own == {}
+    assert report.gain is None
     assert json.loads(json.dumps(report.document()))["after"]["kernels"] == 6
     svg = ElementTree.fromstring(report.pictures["after"].svg())
     assert len(svg.findall("{*}rect")) == len(report.pictures["after"].nodes)
@@ -95,6 +98,79 @@ def test_a_template_alone_keeps_the_bits(model, name):
         assert report.constants == 1  # exp of a parameter
     elif name != "dce":  # AOTAutograd leaves no dead code
         assert report.fired
+        assert {f.rule for f in report.fired} <= {*TEMPLATES[name].rules}
+
+
+class Lecture(nn.Module):
+    """What lectures fold: sums and factors of numbers, batch norms of linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 5, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in (6, 5))
+        for norm in self.norms:
+            norm.running_mean.uniform_(-1, 1)
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        y = self.norms[1](self.second(self.norms[0](self.first(x)).relu()))
+        return ((y + 3) + 4 - 2) * 2 * 3.5, x + 1
+
+
+def test_numbers_and_norms_of_products_are_folded():
+    torch.manual_seed(0)
+    model, x = Lecture().eval(), torch.randn(4, 8)
+    found, report = rewritten(model, x)
+    torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+    counted = report.document()["fired"]
+    rules = [firing["rule"] for firing in counted]
+    assert rules.count("two summands") == 2
+    assert rules.count("two factors") == 1
+    assert [f.where for f in report.fired if f.rule == "product and batch norm"] == [
+        "addmm folded into addmm_default", "mm folded into addmm_default_1",
+    ]  # fmt: skip
+    assert report.after.kernels == 6
+
+
+def test_numbers_that_may_not_be_added_stay():
+    """Whole numbers wrap round; a factor of the second summand; a sum that others read."""
+
+    def other(x, n):
+        y = x + 3
+        return y, y + 4, (n + 100) + 100, torch.add(x * 2, 3, alpha=2) + x
+
+    given = torch.randn(5), torch.arange(5, dtype=torch.int8)
+    found, report = rewritten(other, *given)
+    assert all(map(torch.equal, found, other(*given)))
+    assert not {f.rule for f in report.fired} & {"two summands", "two factors"}
+
+
+class Hooked(nn.Module):
+    """Weight norm as a hook, the older form."""
+
+    def __init__(self):
+        super().__init__()
+        with pytest.warns(FutureWarning, match="deprecated"):
+            self.linear = torch.nn.utils.weight_norm(nn.Linear(8, 6))
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    "make", [Hooked, lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(8, 6))]
+)
+def test_weight_norm_is_computed_once_in_both_forms(make):
+    model, x = make().eval(), torch.randn(4, 8)
+    call = compiled(model)
+    with recording() as reports:
+        call(x)
+    (report,) = reports
+    assert "computed once" in {f.rule for f in report.fired}
+    assert "_weight_norm_interface" not in report.pictures["after"].dot()
+    for parameter in model.parameters():
+        parameter.mul_(1.5)  # and again when the weights are written
+    torch.testing.assert_close(call(x), model(x))
 
 
 def test_dead_code_goes():

@@ -31,7 +31,14 @@ from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline, OutOfTime
 from pytest_udftorch.measure.rewrite.gain import GAIN, ORIGINAL, kept, measured, why_not
 from pytest_udftorch.measure.rewrite.report import GraphReport, count, picture
 from pytest_udftorch.measure.rewrite.reuse import reusing
-from pytest_udftorch.measure.rewrite.templates import DEFAULT, TEMPLATES, Firing, chosen, rewrite
+from pytest_udftorch.measure.rewrite.templates import (
+    DEFAULT,
+    FOLDED,
+    TEMPLATES,
+    Firing,
+    chosen,
+    rewrite,
+)
 
 #: The reports of those who record, the innermost last.
 _RECORDING: Final[list[list[GraphReport]]] = []
@@ -133,6 +140,13 @@ class _Runner:
         assert self.split is not None
         taken = enumerate(graphs.placeholders(self.split[0].graph))
         return frozenset(number for number, node in taken if node.users)
+
+    def folded(self) -> list[Firing]:
+        """Return a firing for each tensor that is computed once."""
+        if self.split is None:
+            return []
+        ends = graphs.outputs(self.split[0].graph)
+        return [Firing(FOLDED, f"{node} is a constant") for node in ends]
 
     def _current(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the constants, computed anew if a weight is another tensor or was written."""
@@ -295,8 +309,8 @@ class _Rewritten:
             report.tried = candidate.fired
             return self.original
         runner = runners[name]
-        report.fired = steps[name].fired
-        report.tried = candidate.fired[len(report.fired) :]
+        report.fired = [*steps[name].fired, *runner.folded()]
+        report.tried = candidate.fired[len(steps[name].fired) :]
         report.constants = runner.split[2] if runner.split else 0
         report.after = count(runner.module)
         old = frozenset(n.name for n in self.original.graph.nodes)

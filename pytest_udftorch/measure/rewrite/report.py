@@ -8,14 +8,14 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.measure.rewrite import graphs
-from pytest_udftorch.measure.rewrite.templates import Firing
+from pytest_udftorch.measure.rewrite.templates import Firing, own
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,10 @@ def _counted(fired: Sequence[Firing]) -> dict[str, int]:
     return dict(Counter(firing.rule for firing in fired))
 
 
+#: The backend whose own rules are the templates.
+TEMPLATES_ALONE: Final = "udf_templates"
+
+
 @dataclass(repr=False)
 class GraphReport(Result):
     """What a backend made of one graph.
@@ -196,6 +200,23 @@ class GraphReport(Result):
         self.after, self.constants = None, 0
         self.pictures.pop("after", None)
 
+    @property
+    def own(self) -> dict[str, int]:
+        """How often each rule fired that is no template's: what the backend is credited with."""
+        counted = _counted(self.fired)
+        return {rule: counted[rule] for rule in own(counted)}
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as the graph after templates alone the graph is, or None.
+
+        It is None where no rule of the backend's own fired, or nothing was measured.
+        """
+        times = self.times_ns
+        if not self.own or not {"simplified", "rewritten"} <= {*times}:
+            return None
+        return times["simplified"] / times["rewritten"]
+
     def _shown(self) -> Shown:
         rows = []
         if self.before is not None:
@@ -207,7 +228,10 @@ class GraphReport(Result):
         notes = [f"{rule}: {times} times" for rule, times in _counted(self.fired).items()]
         tried = [f"{rule} {times} times" for rule, times in _counted(self.tried).items()]
         notes += [f"not kept ({', '.join(tried)}): {self.not_kept}"] if self.not_kept else []
-        notes += [f"computed once: {self.constants} tensors"] if self.constants else []
+        if self.fired and not self.own and self.backend != TEMPLATES_ALONE:
+            notes.append("all of these are templates: the gain is not that of this backend's rules")
+        if self.gain is not None:
+            notes.append(f"own rules: {self.gain:.2f} times as fast as after templates alone")
         notes += [f"left alone: {self.left_alone}"] if self.left_alone else []
         notes += [f"out of time, left undone: {', '.join(self.cut)}"] if self.cut else []
         notes += [f"check: {self.check}"] if self.check else []
@@ -241,6 +265,7 @@ class GraphReport(Result):
             "after": asdict(self.after) if self.after else None,
             "fired": [asdict(f) for f in self.fired],
             "tried": [asdict(f) for f in self.tried],
+            "own": self.own,
             "not_kept": self.not_kept,
             "times_ns": self.times_ns,
             "called_ns": self.called_ns,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,11 +43,13 @@ class Template:
         exact: whether the results keep their bits.
         apply: takes a graph, which it may change, and the numbers of the inputs that keep their
             values; returns the graph and what fired.
+        rules: the names of the rules that fire in it.
     """
 
     name: str
     exact: bool
     apply: Apply
+    rules: tuple[str, ...]
 
 
 def _cse(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
@@ -62,6 +64,41 @@ def _cse(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule,
     gone = [n for n in before if n.name not in kept]
     fired = [Firing("common subexpression", str(n)) for n in gone if not graphs.is_view(n)]
     return result.graph_module, fired
+
+
+def _sums(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Add, or multiply, two numbers that a tensor meets one after the other."""
+    fired: list[Firing] = []
+
+    def number(node: fx.Node) -> Any:
+        plain = len(node.args) == 2 and not node.kwargs
+        found = node.args[1] if plain and isinstance(node.args[0], fx.Node) else None
+        return None if isinstance(found, bool) or not isinstance(found, int | float) else found
+
+    def make(node: fx.Node) -> fx.Node | None:
+        name = packet_name(node)
+        if name not in ("add", "sub", "mul") or number(node) is None:
+            return None
+        inner: Any = node.args[0]
+        known = ("add", "sub") if name in ("add", "sub") else ("mul",)
+        if packet_name(inner) not in known or len(inner.users) > 1 or number(inner) is None:
+            return None
+        dtypes = {value(n).dtype for n in (node, inner, inner.args[0])}
+        if len(dtypes) > 1 or not value(node).is_floating_point():
+            return None  # whole numbers wrap round, and float numbers turn them into others
+        outer, under = number(node), number(inner)
+        if name == "mul":
+            target, both = aten.mul.Tensor, under * outer
+        else:
+            signed = [n if packet_name(of) == "add" else -n
+                      for n, of in ((under, inner), (outer, node))]  # fmt: skip
+            target, both = aten.add.Tensor, sum(signed)
+        return node.graph.call_function(target, (inner.args[0], both))
+
+    for old, new in replacing(module.graph, make):
+        rule = "two factors" if packet_name(old) == "mul" else "two summands"
+        fired.append(Firing(rule, f"{old} becomes {new}"))
+    return _dce(module, held)[0], fired
 
 
 def _dce(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
@@ -157,49 +194,75 @@ _NORMS: Final = {
 
 
 def _normalised(node: fx.Node) -> tuple[fx.Node, list[Any]] | None:
-    """Return the convolution under a batch norm in evaluation, and the norm's arguments."""
+    """Return the product or convolution under a batch norm in evaluation, and its arguments."""
     if node.target is not getattr and packet_name(node) == "" and len(node.args) == 2:
         norm, number = node.args
         if number == 0 and isinstance(norm, fx.Node) and packet_name(norm) in _NORMS:
             places, training = _NORMS[packet_name(norm)]
             if len(norm.users) == 1 and (training is None or norm.args[training] is False):
                 source = norm.args[0]
-                if isinstance(source, fx.Node) and packet_name(source) == "convolution":
+                linear = ("convolution", "addmm", "mm")
+                if isinstance(source, fx.Node) and packet_name(source) in linear:
                     return source, [norm.args[p] for p in places]
     return None
 
 
-def _conv_bn(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
-    """Fold batch norms into the weights of convolutions, as torch.nn.utils.fusion does."""
+def _operands(node: fx.Node) -> tuple[Any, Any, Any, tuple[Any, ...]] | None:
+    """Return the input, the weight, the bias or None, and the rest of what a product takes."""
+    args: tuple[Any, ...] = node.args
+    if packet_name(node) == "convolution":
+        x, w, bias, *rest = args
+        return None if rest[3] else (x, w, bias, tuple(rest))
+    if node.kwargs:  # factors of the product and of the bias
+        return None
+    bias, x, w = args if len(args) == 3 else (None, *args)
+    if bias is not None and len(value(bias).shape) != 1:
+        return None
+    return x, w, bias, ()
+
+
+def _norms(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Fold batch norms into the weights before them, as torch.nn.utils.fusion does."""
     graph, fired = module.graph, []
+    folded: list[fx.Node] = []
     constant = graphs.constant_nodes(graph, held)
 
     def make(node: fx.Node) -> fx.Node | None:
         found = _normalised(node)
         if found is None:
             return None
-        conv, (gamma, beta, mean, variance, eps) = found
-        x, w, bias, *rest = conv.args
-        needed = [n for n in (w, bias, gamma, beta, mean, variance) if n is not None]
-        if len(conv.users) != 1 or rest[3] or not all(n in constant for n in needed):
+        linear, (gamma, beta, mean, variance, eps) = found
+        operands = _operands(linear)
+        if operands is None or len(linear.users) != 1:
             return None
-        if len({value(n).dtype for n in needed}) > 1:  # type: ignore[arg-type]
+        x, w, bias, rest = operands
+        needed = [n for n in (w, bias, gamma, beta, mean, variance) if n is not None]
+        if not all(n in constant for n in needed):
+            return None
+        if len({value(n).dtype for n in needed}) > 1:
             return None  # under autocast the norm is in another format than the convolution
         call = graph.call_function
         scale = call(aten.rsqrt.default, (call(aten.add.Tensor, (variance, eps)),))
         if gamma is not None:
             scale = call(aten.mul.Tensor, (gamma, scale))
-        rank = len(value(w).shape)  # type: ignore[arg-type]
-        column = call(aten.view.default, (scale, [-1, *(1,) * (rank - 1)]))
+        column = scale
+        if rest:
+            ones = (1,) * (len(value(w).shape) - 1)
+            column = call(aten.view.default, (scale, [-1, *ones]))
         weight = call(aten.mul.Tensor, (w, column))
         moved = mean if bias is None else call(aten.sub.Tensor, (mean, bias))
         offset = call(aten.neg.default, (call(aten.mul.Tensor, (moved, scale)),))
         if beta is not None:
             offset = call(aten.add.Tensor, (offset, beta))
-        return call(conv.target, (x, weight, offset, *rest))  # type: ignore[arg-type]
+        folded.append(linear)
+        if rest:
+            return call(linear.target, (x, weight, offset, *rest))  # type: ignore[arg-type]
+        return call(aten.addmm.default, (offset, x, weight))
 
-    for old, new in replacing(graph, make):
-        fired.append(Firing("convolution and batch norm", f"{old.args[0]} folded into {new}"))
+    for _, new in replacing(graph, make):
+        conv = packet_name(new) == "convolution"
+        rule = "convolution and batch norm" if conv else "product and batch norm"
+        fired.append(Firing(rule, f"{folded[-1]} folded into {new}"))
     return _dce(module, held)[0], fired
 
 
@@ -208,21 +271,49 @@ def _unchanged(module: fx.GraphModule, _: Collection[int]) -> tuple[fx.GraphModu
     return module, []
 
 
+#: The rule under which a tensor that is computed once from the weights is reported.
+FOLDED: Final = "computed once"
 #: All templates, in the order in which they are applied. ``fold`` and ``fusion`` change how a graph
 #: runs: what depends on constants alone is computed once, and TorchInductor compiles the rest.
 TEMPLATES: Final = {
     t.name: t
     for t in (
-        Template("algebra", True, _algebra),
-        Template("conv_bn", False, _conv_bn),
-        Template("cse", True, _cse),
-        Template("dce", True, _dce),
-        Template("fold", True, _unchanged),
-        Template("fusion", False, _unchanged),
+        Template(
+            "algebra",
+            True,
+            _algebra,
+            (
+                "multiplication by one",
+                "subtraction of zero",
+                "first power",
+                "movement that moves nothing",
+                "function applied twice",
+                "negation of a negation",
+                "two permutations",
+                "two views",
+            ),
+        ),
+        Template("sums", False, _sums, ("two summands", "two factors")),
+        Template(
+            "conv_bn", False, _norms, ("convolution and batch norm", "product and batch norm")
+        ),
+        Template("cse", True, _cse, ("common subexpression",)),
+        Template("dce", True, _dce, ("dead code",)),
+        Template("fold", True, _unchanged, (FOLDED,)),
+        Template("fusion", False, _unchanged, ()),
     )
 }
 #: What ``udf_templates`` applies unless it is told otherwise.
-DEFAULT: Final = ("algebra", "conv_bn", "cse", "dce", "fold")
+DEFAULT: Final = ("algebra", "sums", "conv_bn", "cse", "dce", "fold")
+
+
+def own(rules: Iterable[str]) -> list[str]:
+    """Return the names among those of rules that are no template's.
+
+    A backend that applies the templates first is credited with these alone.
+    """
+    known = {rule for template in TEMPLATES.values() for rule in template.rules}
+    return [rule for rule in rules if rule not in known]
 
 
 def chosen(names: Any) -> tuple[str, ...]:

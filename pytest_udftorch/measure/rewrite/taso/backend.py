@@ -30,7 +30,7 @@ from pytest_udftorch.measure.rewrite.taso.search import Costs, Found, backtracki
 OPTIONS: Final[dict[str, Any]] = {
     "rules": RULES,
     "search": "backtracking",
-    "graphs": 100,
+    "graphs": 1000,
     "search_seconds": 60.0,
     "journal": None,
     **COMMON,
@@ -39,17 +39,22 @@ OPTIONS: Final[dict[str, Any]] = {
 
 @functools.cache
 def _sound(path: str, text: str) -> list[Rule]:
-    """Return the rules of a file, proved once in a process for each text of it."""
+    """Return the rules of a user's file, proved once in a process for each text of it."""
     return checked(read_rules(Path(path)))
 
 
 def rules_of(path: str | Path) -> list[Rule]:
     """Return the rules of a file.
 
+    Those of a user are proved at once. The many that are emitted have been proved; each is proved
+    again by the search before it is used.
+
     Raises:
         RewriteError: the file is wrong, or a rule in it is unsound.
     """
     rules = read_rules(Path(path))
+    if Path(path) == RULES:
+        return rules
     return _sound(str(path), "\n".join(map(str, rules)))
 
 
@@ -85,13 +90,19 @@ def taso(
         found = search(copy.deepcopy(start.module), rules, held, wanted, deadline)
         now, before = found.cost_ns
         report.notes.append(
-            f"{wanted['search']}: {found.visited:,} graphs in {found.seconds:.1f} s; sum of "
+            f"{wanted['search']}: {found.visited:,} graphs in {found.seconds:.1f} s"
+            f"{f', until {found.ended}' if found.ended else ''}; sum of "
             + (
                 "calls not measured"
                 if math.isnan(now)
                 else f"measured calls {now / 1000:,.0f} us, {before / 1000:,.0f} us before"
             )
         )
+        used = {firing.rule for firing in found.fired}
+        report.details += [
+            {"rule": rule, "before_ns": cost[0], "after_ns": cost[1], "used": rule in used}
+            for rule, cost in sorted(found.matched.items(), key=lambda r: r[1][1] / max(r[1][0], 1))
+        ]
         return further(start, found.module, found.fired)
 
     return compile_graph("udf_taso", rewriter, module, examples, terms_of(wanted, ready))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,17 @@ from torch import fx
 from pytest_udftorch.base.optional import package
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.deadline import OutOfTime
-from pytest_udftorch.measure.rewrite.taso.language import OPERATORS, Term, subterms
-from pytest_udftorch.measure.rewrite.taso.matcher import call, name_in_graph, operator_of
-from pytest_udftorch.measure.rewrite.taso.rules import Rule
+from pytest_udftorch.measure.rewrite.taso.language import OPERATORS, SPLITS, Term, subterms
+from pytest_udftorch.measure.rewrite.taso.matcher import (
+    Match,
+    Operand,
+    Setting,
+    Zeros,
+    arguments,
+    call,
+    setting_of,
+)
+from pytest_udftorch.measure.rewrite.taso.rules import Rule, proved
 from pytest_udftorch.measure.rewrite.taso.search import Costs, Found
 from pytest_udftorch.measure.rewrite.templates import Firing
 
@@ -35,45 +44,79 @@ ROUNDS: Final = 6
 _MOST: Final = 20_000
 
 
+#: A rule of nothing: the calls of an extraction belong to none.
+_NONE: Final = Rule("extraction", ())
+
+
 @dataclass
 class _Terms:
     """A graph as terms of egglog.
 
     Attributes:
-        leaves: the nodes that are no operator of the language, by number.
+        leaves: what is no operator of the language, by number.
         texts: node -> term.
-        settings: stride, padding and dilation of convolutions, by number.
+        settings: of convolutions, by number.
         roots: the nodes that opaque nodes and the output take.
     """
 
-    leaves: list[fx.Node] = field(default_factory=list)
+    leaves: list[Operand] = field(default_factory=list)
     texts: dict[fx.Node, str] = field(default_factory=dict)
-    settings: list[list[Any]] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
     roots: list[fx.Node] = field(default_factory=list)
+
+    def leaf(self, operand: Operand) -> str:
+        """Return the term of what is no operator."""
+        if operand not in self.leaves:
+            self.leaves.append(operand)
+        return f"(Leaf {self.leaves.index(operand)})"
+
+
+#: Operators that parts of values, groups and kernels of other sizes would need, besides their
+#: arguments: rules that have them are left to backtracking.
+_LEFT_OUT: Final = {*sum(SPLITS.values(), ()), "point", "gconv", "enlarge", "ungroup"}
+_TRIED: Final = [name for name in OPERATORS if name not in _LEFT_OUT]
+#: Names that egglog knows by another one: joins differ in their dimension alone.
+_JOINS: Final = {"rows": "cat_2_0", "columns": "cat_2_1", "channels": "cat_4_1",
+                 "outputs": "cat_4_0", "inputs": "cat_4_1", "both": "cat_1_0"}  # fmt: skip
 
 
 def _constructor(operator: str, setting: int | None = None) -> str:
-    name = name_in_graph(operator).replace(" ", "_")
+    name = _JOINS.get(operator, operator)
     return f"{name}_{setting}" if operator == "conv" else f"{name}_"
+
+
+def _called(node: fx.Node) -> tuple[str, list[Operand]] | None:
+    """Return the operator of the language that a node calls, and its arguments."""
+    tensor = graphs.value(node)
+    for operator in _TRIED if node.op == "call_function" else ():
+        given = arguments(operator, node)
+        if given is None or (operator == "linear" and isinstance(given[2], Zeros)):
+            continue
+        join = _JOINS.get(operator)
+        if join is None or join.split("_")[1] == str(tensor.dim()):
+            return operator, given
+    return None
 
 
 def _terms(graph: fx.Graph) -> _Terms:
     found = _Terms()
     for node in graph.nodes:
-        known = operator_of(node) if node.op == "call_function" else None
-        if node.op == "output" or known is None:
+        known = _called(node)
+        setting = setting_of(node) if known is not None and known[0] == "conv" else None
+        # Groups and matrices in batches are left to backtracking, too.
+        plain = setting is None or setting.groups == 1
+        if known is None or not plain or graphs.packet_name(node) == "bmm":
             found.roots += [n for n in node.all_input_nodes if n not in found.roots]
             if node.op != "output":
-                found.texts[node] = f"(Leaf {len(found.leaves)})"
-                found.leaves.append(node)
+                found.texts[node] = found.leaf(node)
             continue
-        operator, args, setting = known
+        operator, args = known
         number = None
         if setting is not None:
             if setting not in found.settings:
                 found.settings.append(setting)
             number = found.settings.index(setting)
-        inside = " ".join(found.texts[a] for a in args)
+        inside = " ".join(found.leaf(a) if isinstance(a, Zeros) else found.texts[a] for a in args)
         found.texts[node] = f"({_constructor(operator, number)} {inside})"
     return found
 
@@ -85,22 +128,48 @@ def _text(term: Term, setting: int) -> str:
     return f"({_constructor(term[0], setting)} {inside})"
 
 
+def _usable(rule: Rule) -> bool:
+    """Whether a rule can be given to egglog: it has one root, and no operator that is left out."""
+    used = {t[0] for side in rule.sides for t in subterms(side) if not isinstance(t, str)}
+    return len(rule.roots) == 1 and not used & _LEFT_OUT
+
+
 def _program(found: _Terms, rules: Sequence[Rule]) -> str:
     """Return the graph and the rules in egglog's language."""
     settings = range(max(1, len(found.settings)))
     arities = {
-        _constructor(o.name, number): len(next(iter(o.kinds)))
-        for o in OPERATORS.values()
+        _constructor(name, number): len(next(iter(OPERATORS[name].kinds)))
+        for name in _TRIED
         for number in settings
     }
     variants = " ".join(f"({name} {' '.join(['T'] * arity)})" for name, arity in arities.items())
     lines = [f"(datatype T (Leaf i64) {variants})", "(datatype R (Root i64 T))"]
-    for rule in rules:
-        convolves = any(t[0] == "conv" for t in subterms(rule.left) if not isinstance(t, str))
+    called = {name for text in found.texts.values() for name in re.findall(r"\((\w+)", text)}
+    for rule in map(proved, filter(_usable, _reachable(rules, called))):
+        ((left, right),) = rule.roots
+        convolves = any(t[0] == "conv" for t in subterms(left) if not isinstance(t, str))
         for number in settings if convolves else [0]:
-            lines.append(f"(rewrite {_text(rule.left, number)} {_text(rule.right, number)})")
+            lines.append(f"(rewrite {_text(left, number)} {_text(right, number)})")
     lines += [f"(Root {n} {found.texts[node]})" for n, node in enumerate(found.roots)]
     return "\n".join(lines)
+
+
+def _reachable(rules: Sequence[Rule], called: set[str]) -> list[Rule]:
+    """Return the rules whose left sides have no operator but those of the graph, or of others."""
+    known = {name.partition("_")[0] if not name.startswith("cat") else name for name in called}
+
+    def needs(side: Term) -> set[str]:
+        used = {t[0] for t in subterms(side) if not isinstance(t, str)}
+        return {_JOINS.get(o, o) + ("_" if o in _JOINS else "") for o in used}
+
+    found: list[Rule] = []
+    rest = [r for r in rules if len(r.roots) == 1]
+    while new := [r for r in rest if needs(r.roots[0][0]) <= known]:
+        found += new
+        rest = [r for r in rest if r not in new]
+        for rule in new:
+            known |= needs(rule.roots[0][1])
+    return found
 
 
 @dataclass
@@ -110,7 +179,7 @@ class _Class:
     cost: float
     operator: str
     children: list[str]
-    node: fx.Node
+    node: Operand
     constant: bool
 
 
@@ -121,33 +190,35 @@ class _Extraction:
         self.found, self.costs, self.constant = found, costs, constant
         self.best: dict[str, _Class] = {}
         self.scratch = fx.Graph()
-        self.made: dict[tuple[Any, ...], fx.Node | None] = {}
-        self.names = {_constructor(o): o for o in OPERATORS if o != "conv"}
+        self.made: dict[tuple[Any, ...], Operand | None] = {}
+        self.names = {_constructor(o): o for o in _TRIED if o != "conv"}
         for number in range(len(found.settings)):
             self.names[_constructor("conv", number)] = f"conv {number}"
 
-    def call(self, graph: fx.Graph, name: str, args: list[fx.Node]) -> fx.Node:
+    def call(self, graph: fx.Graph, name: str, args: list[Operand]) -> Operand:
         operator, _, number = self.names[name].partition(" ")
-        return call(graph, operator, args, self.found.settings[int(number)] if number else None)
+        setting = self.found.settings[int(number)] if number else None
+        return call(graph, operator, args, Match(_NONE, setting=setting), None)
 
     def _offer(self, group: str, op: str, children: list[str], leaf: int | None) -> bool:
         """Take a term if it is cheaper than what its class has; return whether it was."""
         if leaf is not None:
             node = self.found.leaves[leaf]
-            new = _Class(0.0, op, [str(leaf)], node, node in self.constant)
+            constant = isinstance(node, Zeros) or node in self.constant
+            new = _Class(0.0, op, [str(leaf)], node, constant)
         else:
             below = [self.best[c] for c in children]
             key = (op, *children)
             if key not in self.made:
                 try:
                     self.made[key] = self.call(self.scratch, op, [b.node for b in below])
-                except (RuntimeError, ValueError, StopIteration):
+                except (RuntimeError, ValueError):
                     self.made[key] = None  # shapes that the operator does not take
             made = self.made[key]
             if made is None:
                 return False
             constant = all(b.constant for b in below)
-            own = 0.0 if constant else self.costs.of_node(made)
+            own = 0.0 if constant or isinstance(made, Zeros) else self.costs.of_node(made)
             new = _Class(sum(b.cost for b in below) + own, op, children, made, constant)
         old = self.best.get(group)
         if old is not None and old.cost <= new.cost:
@@ -173,9 +244,9 @@ class _Extraction:
 def _rebuilt(module: fx.GraphModule, taken: _Extraction, classes: Mapping[fx.Node, str]) -> None:
     """Make every root anew from the cheapest terms."""
     graph = module.graph
-    built: dict[str, fx.Node] = {}
+    built: dict[str, Operand] = {}
 
-    def build(group: str) -> fx.Node:
+    def build(group: str) -> Operand:
         if group not in built:
             best = taken.best[group]
             if best.operator == "Leaf":
@@ -184,13 +255,13 @@ def _rebuilt(module: fx.GraphModule, taken: _Extraction, classes: Mapping[fx.Nod
                 built[group] = taken.call(graph, best.operator, [build(c) for c in best.children])
         return built[group]
 
-    opaque = set(taken.found.leaves)
+    opaque = {leaf for leaf in taken.found.leaves if isinstance(leaf, fx.Node)}
     for node in list(graph.nodes):
         if node in opaque or node.op == "output":
             with graph.inserting_before(node):
                 new = {a: build(classes[a]) for a in node.all_input_nodes}
             for old, better in new.items():
-                if better is not old:
+                if better is not old and isinstance(better, fx.Node):
                     node.replace_input_with(old, better)
     graph.eliminate_dead_code()
     graph.lint()
@@ -212,7 +283,7 @@ def saturated(
     egglog = package("egglog.bindings", "Searching by equality saturation")
     before = math.nan
     try:
-        before = costs.of_graph(module, held)
+        before = costs.of_graph(module.graph, held)
         return _saturated(module, rules, held, costs, egglog, before, began)
     except OutOfTime:  # it says so through the deadline
         return Found(module, [], (before, before), 0, time.monotonic() - began)
@@ -244,7 +315,7 @@ def _saturated(
         if node["op"] == "Root"
     }
     _rebuilt(candidate, taken, classes)
-    after = costs.of_graph(candidate, held)
+    after = costs.of_graph(candidate.graph, held)
     seconds = time.monotonic() - began
     if after >= before:
         return Found(module, [], (before, before), len(taken.best), seconds)

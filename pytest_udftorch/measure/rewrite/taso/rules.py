@@ -3,7 +3,7 @@
 
 A line of the file is ``name: left => right``. A rule is proved twice: z3 derives it from
 ``axioms.txt``, and it holds on numbers. Where both sides are multi-linear the box test decides the
-second; otherwise many small whole numbers have to agree.
+second; otherwise many small numbers have to agree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RULES: Final = Path(__file__).with_name("rules.txt")
 #: z3 gives up after so many instances of axioms; a rule is then not proved. A limit in seconds
 #: would depend on the machine, and z3 looks at its clock too seldom: one of 1 s has taken minutes.
 INSTANCES: Final = 2_000
-#: How many sets of small whole numbers have to agree where the box test does not apply.
+#: How many sets of small numbers have to agree where the box test does not apply.
 TRIALS: Final = 64
 
 
@@ -47,16 +47,21 @@ class Rule:
 
     Attributes:
         name: what reports call it.
-        left: what is replaced.
-        right: by what.
+        roots: what is replaced, each with what replaces it. Those of several roots are replaced
+            together; they share what they are made of.
     """
 
     name: str
-    left: Term
-    right: Term
+    roots: tuple[tuple[Term, Term], ...]
+
+    @functools.cached_property
+    def sides(self) -> tuple[Term, ...]:
+        """All terms on both sides."""
+        return tuple(term for root in self.roots for term in root)
 
     def __str__(self) -> str:
-        return f"{self.name}: {show(self.left)} => {show(self.right)}"
+        left, right = (" | ".join(map(show, side)) for side in zip(*self.roots, strict=True))
+        return f"{self.name}: {left} => {right}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,23 @@ def sides(text: str, arrow: str, where: str) -> tuple[Term, Term]:
     return left, right
 
 
+def _roots(text: str, where: str) -> tuple[tuple[Term, Term], ...]:
+    """Read the sides of a rule.
+
+    Raises:
+        RewriteError: the sides have another number of roots, or another form.
+    """
+    halves = [half.split("|") for half in text.split("=>")]
+    if len(halves) == 2 and len(halves[0]) != len(halves[1]):
+        raise RewriteError(
+            f"{where}: {text!r} replaces {len(halves[0])} roots by {len(halves[1])}. Give one for "
+            "each, with '|' between them."
+        )
+    if len(halves) != 2 or len(halves[0]) == 1:
+        return (sides(text, "=>", where),)
+    return tuple(sides(f"{one}=>{other}", "=>", where) for one, other in zip(*halves, strict=True))
+
+
 def read_rules(path: Path = RULES) -> list[Rule]:
     """Read a file of rules; nothing is proved.
 
@@ -116,9 +138,10 @@ def read_rules(path: Path = RULES) -> list[Rule]:
             raise RewriteError(f"{where}: {text!r} has no name. Write it as: name: left => right")
         if head[1] in rules:
             raise RewriteError(f"{where}: there is a rule {head[1]!r} already. Give another name.")
-        rule = Rule(head[1], *sides(head[2], "=>", where))
-        alone = set(variables(rule.right)) - set(variables(rule.left))
-        if alone or isinstance(rule.left, str):
+        rule = Rule(head[1], _roots(head[2], where))
+        made_of = {name for left, _ in rule.roots for name in variables(left)}
+        alone = {name for _, right in rule.roots for name in variables(right)} - made_of
+        if alone or any(isinstance(left, str) for left, _ in rule.roots):
             raise RewriteError(
                 f"{where}: the left side of {rule.name!r} must be an operator and have all "
                 f"variables of the right side{f'; {min(alone)} is missing' if alone else ''}."
@@ -152,25 +175,44 @@ class Prover:
         self, instances: int = INSTANCES, known: Sequence[tuple[Term, Term]] | None = None
     ) -> None:
         self.z3 = package("z3", "Proving rules of rewriting")
-        tensor = self.z3.DeclareSort("Tensor")
+        self.instances = instances
+        self.known = list(axioms() if known is None else known)
+
+    def proves(self, left: Term, right: Term) -> bool:
+        """Whether two terms are equal by the axioms; False if z3 does not find out."""
+        # What z3 tries first, and so what it reaches within the limit, depends on all that was
+        # made in its context before.
+        made = _Context(self.z3)
+        solver = self.z3.SimpleSolver(ctx=made.context)
+        solver.set("qi.max_instances", self.instances)
+        solver.add(*(made.for_all(*pair) for pair in self.known))
+        solver.add(made.expression(left) != made.expression(right))
+        return bool(solver.check() == self.z3.unsat)
+
+
+class _Context:
+    """The language in a context of z3 of its own."""
+
+    def __init__(self, z3: Any) -> None:
+        self.z3 = z3
+        self.context = z3.Context()
+        self.tensor = z3.DeclareSort("Tensor", self.context)
         self.functions = {
-            o.name: self.z3.Function(o.name, *[tensor] * (len(next(iter(o.kinds))) + 1))
+            o.name: z3.Function(o.name, *[self.tensor] * (len(next(iter(o.kinds))) + 1))
             for o in OPERATORS.values()
         }
-        self.tensor = tensor
-        self.instances = instances
-        rules = axioms() if known is None else known
-        self.axioms = [self._for_all(left, right) for left, right in rules]
 
-    def _expression(self, term: Term) -> Any:
+    def expression(self, term: Term) -> Any:
+        """Return a term as an expression."""
         if isinstance(term, str):
             return self.z3.Const(term, self.tensor)
-        return self.functions[term[0]](*map(self._expression, term[1:]))
+        return self.functions[term[0]](*map(self.expression, term[1:]))
 
-    def _for_all(self, left: Term, right: Term) -> Any:
+    def for_all(self, left: Term, right: Term) -> Any:
+        """Return that two terms are equal for all values of their variables."""
         names = dict.fromkeys([*variables(left), *variables(right)])
         bound = [self.z3.Const(name, self.tensor) for name in names]
-        mine, theirs = self._expression(left), self._expression(right)
+        mine, theirs = self.expression(left), self.expression(right)
         # Both sides can set the axiom off, if they have all of its variables.
         patterns = [
             side
@@ -178,15 +220,6 @@ class Prover:
             if not isinstance(term, str) and set(variables(term)) == set(names)
         ]
         return self.z3.ForAll(bound, mine == theirs, patterns=patterns)
-
-    def proves(self, left: Term, right: Term) -> bool:
-        """Whether two terms are equal by the axioms; False if z3 does not find out."""
-        # A solver keeps what it learns and counts all instances: the answer must not depend on
-        # what was asked before.
-        solver = self.z3.SimpleSolver()
-        solver.set("qi.max_instances", self.instances)
-        solver.add(*self.axioms, self._expression(left) != self._expression(right))
-        return bool(solver.check() == self.z3.unsat)
 
 
 @functools.cache
@@ -204,7 +237,7 @@ def by_numbers(left: Term, right: Term) -> tuple[str, str]:
     except EquivalenceError:
         if equal(left, right, TRIALS):
             return "trials", ""
-        return "", f"they differ on one of {TRIALS} sets of small whole numbers"
+        return "", f"they differ on one of {TRIALS} sets of small numbers"
 
 
 def judge_rule(left: Term, right: Term, prover: Prover | None = None) -> Proof:
@@ -227,16 +260,29 @@ def checked(rules: Iterable[Rule]) -> list[Rule]:
         RewriteError: one is not; the message names it.
         PackageMissingError: z3-solver is not installed.
     """
-    sound = []
-    for rule in rules:
-        proof = judge_rule(rule.left, rule.right)
+    return [proved(rule) for rule in rules]
+
+
+def proved(rule: Rule) -> Rule:
+    """Return a rule that is proved; each proof is made once in a process.
+
+    Raises:
+        RewriteError: it is not; the message names it.
+        PackageMissingError: z3-solver is not installed.
+    """
+    for left, right in rule.roots:
+        proof = _proof(left, right)
         if not proof.holds:
             raise RewriteError(
-                f"The rule {rule.name!r} is not sound: {proof.why}. It says {show(rule.left)} => "
-                f"{show(rule.right)}. Correct it, or take it out of the file."
+                f"The rule {rule.name!r} is not sound: {proof.why}. It says {show(left)} => "
+                f"{show(right)}. Correct it, or take it out of the file."
             )
-        sound.append(rule)
-    return sound
+    return rule
+
+
+@functools.cache
+def _proof(left: Term, right: Term) -> Proof:
+    return judge_rule(left, right)
 
 
 def write(rules: Sequence[Rule], path: Path, head: str) -> None:
