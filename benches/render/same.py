@@ -114,16 +114,12 @@ def summary(document: Mapping[str, Any]) -> str:
 def strict(document: Mapping[str, Any]) -> str:
     """Return what ``--strict`` says of the models, beside what differs, in a sentence."""
     taken = [r for r in ran(document) if not r["strict"]]
-    apart = [r["subject"] for r in taken if _other_than_micro_batches(r)]
+    apart = [r["subject"] for r in taken if r["differ"]["repro"]]
     named = f": {', '.join(f'`{name}`' for name in apart)}" if apart else ""
     return (
-        f"`--strict` takes {len(taken)} of the {len(ran(document))} models. Of these, "
-        f"{len(apart)} differ in more than the gradients of micro-batches{named}."
+        f"`--strict` takes {len(taken)} of the {len(ran(document))} models, with all their ways. "
+        f"Of these {len(apart)} differ{named}."
     )
-
-
-def _other_than_micro_batches(row: Mapping[str, Any]) -> list[str]:
-    return [way for way in row["differ"]["repro"] if way != "micro-batches"]
 
 
 def planted(found: Mapping[str, Any]) -> list[str]:
