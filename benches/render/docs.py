@@ -1409,6 +1409,18 @@ def same_planted(results: Results) -> str:
     return _with_source(render_same.planted(document), document)
 
 
+def on_policy(results: Results) -> str:
+    """Return how far sampler and trainer are apart in TRL's trainer."""
+    document = results["on_policy"]
+    return _with_source(render_same.on_policy(document), document)
+
+
+def resumed_trainers(results: Results) -> str:
+    """Return whether trainers go on from a checkpoint with the same weights."""
+    document = results["resumed_trainers"]
+    return _with_source(render_same.resumed(document), document)
+
+
 def same_one(results: Results) -> str:
     """Return the ways of one model under three libraries."""
     document = results["same"]
@@ -1902,6 +1914,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "same": same,
     "same_one": same_one,
     "same_planted": same_planted,
+    "on_policy": on_policy,
+    "resumed_trainers": resumed_trainers,
     "same_short": same_short,
     "contract_speed": contract_speed,
     "contract_platforms": contract_platforms,

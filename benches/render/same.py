@@ -114,16 +114,12 @@ def summary(document: Mapping[str, Any]) -> str:
 def strict(document: Mapping[str, Any]) -> str:
     """Return what ``--strict`` says of the models, beside what differs, in a sentence."""
     taken = [r for r in ran(document) if not r["strict"]]
-    apart = [r["subject"] for r in taken if _other_than_micro_batches(r)]
+    apart = [r["subject"] for r in taken if r["differ"]["repro"]]
     named = f": {', '.join(f'`{name}`' for name in apart)}" if apart else ""
     return (
-        f"`--strict` takes {len(taken)} of the {len(ran(document))} models. Of these, "
-        f"{len(apart)} differ in more than the gradients of micro-batches{named}."
+        f"`--strict` takes {len(taken)} of the {len(ran(document))} models, with all their ways. "
+        f"Of these {len(apart)} differ{named}."
     )
-
-
-def _other_than_micro_batches(row: Mapping[str, Any]) -> list[str]:
-    return [way for way in row["differ"]["repro"] if way != "micro-batches"]
 
 
 def planted(found: Mapping[str, Any]) -> list[str]:
@@ -146,6 +142,52 @@ def planted(found: Mapping[str, Any]) -> list[str]:
         "",
         *table(["fault", "ways that differ", "they part by"], rows),
     ]
+
+
+def on_policy(found: Mapping[str, Any]) -> list[str]:
+    """Return what TRL's trainer came to under each library, and the rewards step by step."""
+    rows = []
+    for library, runs in [*found["libraries"].items(), ("repro", [found["without_places"]])]:
+        steps = [step for run in runs for step in run["steps"]]
+        differ, total = (sum(step[key] for step in steps) for key in ("differ", "total"))
+        largest = max(step["largest"] for step in steps)
+        alike = "" if len(runs) == 1 else _alike(runs, "rewards"), _alike(runs, "digest")
+        name = library if len(runs) == 2 else f"{library}, positions of padding not told"
+        most = max(step["differ"] / step["total"] for step in steps)
+        rows.append([
+            name, f"{differ:,} of {total:,}", f"{most:.0%}".replace("%", " %"),
+            f"{largest:.1g}" if differ else "0", *(alike if len(runs) > 1 else ("", "")),
+        ])  # fmt: skip
+    header = ["library", "log-probabilities that differ", "most in a step", "by up to",
+              "rewards of two runs", "weights of two runs"]  # fmt: skip
+    curves = [
+        [str(number + 1), *(f"{run['rewards'][number]:.4f}"
+                            for runs in found["libraries"].values() for run in runs)]
+        for number in range(len(next(iter(found["libraries"].values()))[0]["rewards"]))
+    ]  # fmt: skip
+    names = [f"{library}, {run['rows']} rows"
+             for library, runs in found["libraries"].items() for run in runs]  # fmt: skip
+    said = ", ".join(f"{name} {version}" for name, version in found["trainer"].items())
+    return [
+        *table(header, rows), "",
+        f"Rewards at each step, by library and the rows that are sampled at a time; {said}.", "",
+        *table(["step", *names], curves),
+    ]  # fmt: skip
+
+
+def _alike(runs: Sequence[Mapping[str, Any]], key: str) -> str:
+    return "equal" if all(run[key] == runs[0][key] for run in runs) else "differ"
+
+
+def resumed(found: Mapping[str, Any]) -> list[str]:
+    """Return whether trainers go on from a checkpoint as if there had been no break."""
+    by: dict[tuple[str, str], dict[str, str]] = {}
+    for run in found["runs"]:
+        same = "equal" if run["through"] == run["resumed"] else "differ"
+        by.setdefault((run["trainer"], run["version"]), {})[run["library"]] = same
+    libraries = list(dict.fromkeys(run["library"] for run in found["runs"]))
+    rows = [[*key, *(cells[library] for library in libraries)] for key, cells in by.items()]
+    return table(["trainer", "version", *libraries], rows)
 
 
 def refusals(document: Mapping[str, Any]) -> Sequence[str]:

@@ -85,6 +85,40 @@ def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, words):
     assert same(*made(model), libraries=["repro"], ways=["batch 1"]).equal
 
 
+class Tied(Model):
+    """Uses one weight twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.head.weight = self.words.weight
+
+
+class Routed(Model):
+    """Chooses rows by numbers."""
+
+    def score(self, x):
+        flat = x.flatten(0, 1)
+        chosen = (flat[:, 0] > 0).nonzero()[:, 0]
+        more = torch.zeros_like(flat).index_add(0, chosen, self.layers[0].out(flat[chosen]))
+        return super().score(x + more.view(x.shape))
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "layer"),
+    [
+        (Tied, "head.weight, a weight that two layers share", ""),
+        (Routed, "aten::nonzero", "Routed"),
+    ],
+)
+def test_what_cuts_micro_batches_apart_is_named_and_refused(model, first, layer):
+    found = same(*made(model), libraries=["repro"], ways=["micro-batches", "batch 1"])
+    assert found.differing("repro") == ["micro-batches"]
+    assert found.outcomes["repro"]["micro-batches"].first == (first, layer)
+    with pytest.raises(OutsideContractError, match=f"{first}.*: its gradients of micro"):
+        same(*made(model), libraries=["repro"], ways=["micro-batches"], strict=True)
+    assert same(*made(model), libraries=["repro"], ways=["batch 1"], strict=True).equal
+
+
 def test_strict_is_about_repro():
     with pytest.raises(RunError, match="Name repro last"):
         same(*made(), libraries=["repro", "std"], strict=True)

@@ -80,8 +80,10 @@ def _state(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield the numbers of a module that its ``state_dict()`` leaves out."""
     import torch
 
-    for name in sorted(module._non_persistent_buffers_set):
-        yield name, module._buffers[name]
+    kept = module.state_dict()
+    for name, value in module.named_buffers(recurse=False):
+        if name not in kept:
+            yield name, value
     for name, value in vars(module).items():
         if name not in _ELSEWHERE and isinstance(value, int | float | str | torch.Tensor):
             yield name, value

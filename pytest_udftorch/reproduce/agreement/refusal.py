@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.reproduce.agreement.subject import Subject
-from pytest_udftorch.reproduce.agreement.ways import evaluation, padded_left, step
+from pytest_udftorch.reproduce.agreement.tree_nodes import cut_across
+from pytest_udftorch.reproduce.agreement.ways import MICRO_BATCHES, evaluation, padded_left, step
 from pytest_udftorch.swap.contract.attention import dropped
 from pytest_udftorch.swap.contract.outside import within_contract
 from pytest_udftorch.swap.observe.layers import Whereabouts
@@ -49,15 +51,26 @@ def _has_gap(weights: Any, dim: int) -> bool:
     return bool((seen[..., 1:] & ~seen[..., :-1]).any())
 
 
-def refuse(one: Subject) -> None:
+def refuse(one: Subject, ways: Sequence[str]) -> None:
     """Refuse a model whose ways cannot all agree, by the operator that parts them.
 
     It evaluates the model, also with padding on the left if it takes that, and trains it for a
     step, in the open session.
 
+    Args:
+        one: the model.
+        ways: those that are wanted.
+
     Raises:
-        OutsideContractError: an operator is outside of the contract, or adds what a mask hides.
+        OutsideContractError: an operator is outside of the contract, or adds what a mask hides;
+            gradients of micro-batches are wanted, and are no nodes of the tree.
     """
+    across = cut_across(one) if MICRO_BATCHES in ways else None
+    if across is not None:
+        raise OutsideContractError(
+            f"{across}: its gradients of micro-batches are no nodes of the tree of the whole "
+            "batch's, and have other bits. Name other ways, or leave out --strict."
+        )
     with within_contract(strict=True):
         where = Whereabouts()
         with where, _Gaps(where):

@@ -126,7 +126,7 @@ def same(  # noqa: PLR0913
                     f" Name {LIBRARY} last, or leave out --strict."
                 )
             with _session(sessions[-1]):
-                refuse(one)
+                refuse(one, [way.name for way in wanted])
         search = _Search(one, wanted, progress, len(sessions), limit)
         found = {n: search.under(s) for n, s in zip(names, sessions, strict=True)}
     return Sameness(
@@ -207,9 +207,10 @@ class _Search:
         took = time.monotonic() - began
         kept = tuple(part for part in parts if part.total)
         first: First | None = None
-        if parted is not None and way.cause is not None:
+        backward = not any(p.differ for p in kept[:2])
+        if parted is not None and way.cause is not None and (backward or not way.recorded):
             first = way.cause(self.one)
-        elif parted is not None and way.recorded and not any(p.differ for p in kept[:2]):
+        elif parted is not None and way.recorded and backward:
             first = self._first_backward(way)
         elif parted is not None and way.recorded:
             first = self._first(way, *parted)

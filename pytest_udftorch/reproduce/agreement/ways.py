@@ -18,6 +18,7 @@ from pytest_udftorch.errors import RunError, nearest
 from pytest_udftorch.reproduce.agreement.checkpoint import both, lacking, loss_of
 from pytest_udftorch.reproduce.agreement.parting import First
 from pytest_udftorch.reproduce.agreement.subject import CACHES, Piece, Subject, far, result_of
+from pytest_udftorch.reproduce.agreement.tree_nodes import cut_across
 
 Pieces = Iterator[list[Piece]]
 
@@ -47,7 +48,7 @@ class Way:
         recorded: whether operators are seen while it runs.
         compares_gradients: whether its pieces have the gradients of the batch.
         quick: whether it runs unless other ways are named.
-        cause: returns what makes it differ, if that is no operator.
+        cause: returns what makes it differ, if that is no operator that is seen.
     """
 
     name: str
@@ -407,6 +408,9 @@ def _checkpoints(one: Subject) -> bool:
     return bool(getattr(one.model, "supports_gradient_checkpointing", False))
 
 
+#: Parts of a batch whose gradients are added.
+MICRO_BATCHES: Final = "micro-batches"
+
 #: Every way, in the order of the table.
 WAYS: Final = (
     Way("training forward", _training, lambda one: True),
@@ -424,7 +428,7 @@ WAYS: Final = (
     Way("decoding", _decoding, lambda one: one.cache is not None),
     Way("decoding in a static cache", _static, _has_static_cache),
     Way("gradient checkpointing", _checkpointed, _checkpoints, compares_gradients=True),
-    Way("micro-batches", _micro_batches, _in_tree, compares_gradients=True),
+    Way(MICRO_BATCHES, _micro_batches, _in_tree, compares_gradients=True, cause=cut_across),
     Way("threads", _threads, lambda one: True),
     Way("resumed from a checkpoint", _resumed, _learns, recorded=False, quick=False,
         cause=_lacking),

@@ -123,7 +123,9 @@ def _within(row: Any, of: _States) -> Any:
 
 
 def _emitted(log_probs: Any, of: _States) -> Any:
-    return log_probs.gather(2, of.labels.expand(len(log_probs), -1, -1))
+    # Stock does not look whether there is such a class.
+    labels = of.labels.clamp(0, log_probs.shape[2] - 1)
+    return log_probs.gather(2, labels.expand(len(log_probs), -1, -1))
 
 
 def _ours(log_probs: Any) -> bool:
@@ -185,7 +187,7 @@ def ctc_loss_backward(  # noqa: PLR0913
     ):
         terms = shares[sample, :length, :count].mT
         y = log_probs.new_zeros(classes, length)
-        made.scatter(y, of.labels[sample, :count], terms)
+        made.scatter(y, of.labels[sample, :count].clamp(0, classes - 1), terms)
         own = log_probs[:length, sample]
         found[:length, sample] = (own.exp() - y.mT) * grad.view(-1)[sample]
     if zero_infinity:

@@ -306,8 +306,8 @@ def composed_attention(  # noqa: PLR0913
 ) -> Any:  # fmt: skip
     """Return attention and its weights, which torch composes of operators on a CPU.
 
-    Where it does so for the size of the heads, or for how they lie in memory, attention is the
-    operator that it is for others: heads get zeros at their ends, which change no sum.
+    Where heads of values have another size, attention is the operator that it is for others: heads
+    get zeros at their ends, which change no sum.
     """
     from torch.nn import functional as F
 
@@ -334,7 +334,7 @@ def composed_attention(  # noqa: PLR0913
 
 
 def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
-    """Tell whether sizes or layouts of heads alone keep attention from being one operator."""
+    """Tell whether the sizes of heads alone keep attention from being one operator."""
     import torch
 
     query, key, value = parts
@@ -346,7 +346,7 @@ def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
         and query.shape[0] == key.shape[0] == value.shape[0]
         and key.shape[1:3] == value.shape[1:3]
         and query.shape[3] == key.shape[3]
-        and (query.shape[3] != value.shape[3] or any(x.stride(-1) != 1 for x in parts))
+        and query.shape[3] != value.shape[3]
         and all(forward_ad.unpack_dual(x).tangent is None for x in parts)
     )
 

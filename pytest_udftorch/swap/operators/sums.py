@@ -186,8 +186,8 @@ _ATTENTION: Final = (
             ("attention_forward", "attention_queries", "attention_keys"),
             tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")),
             tuple((name, f"make<{name.split('_')[4].capitalize()}Attention>") for name in _FUSED))),
-    # Heads of other sizes or layouts than fused kernels have, which are given zeros and fused.
-    row("_scaled_dot_product_attention_math", _REDUCES, contract=OWN),
+    # Heads of values of another size than those of queries, which are given zeros and fused.
+    row("_scaled_dot_product_attention_math", _REDUCES, "exp", contract=OWN),
     _attention("_scaled_dot_product_flash_attention_for_cpu", "attention",
                functions="exp log", contract=OWN_ON_CPU),
     _attention("_scaled_dot_product_flash_attention_for_cpu_backward", "attention_gradients",
