@@ -247,6 +247,10 @@ def attention_backward(  # noqa: PLR0913
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 
+#: The operator of a GPU that has a mask, and heads that share keys, in compiled code, too.
+_ON_GPUS: Final = "_scaled_dot_product_cudnn_attention"
+
+
 def added(mask: Any, query: Any) -> Any:
     """Return a mask as numbers that are added to scores, as torch makes them of truth values."""
     import torch
@@ -262,8 +266,6 @@ def fused(
 ) -> Any:  # fmt: skip
     """Return what one operator of a GPU gives for a call that a CPU fuses.
 
-    Of the operators there this one has a mask, and heads that share keys, in compiled code, too.
-
     Args:
         query: (samples, heads, queries, size), on a GPU.
         key: (samples, heads or a divisor of it, keys, size).
@@ -278,9 +280,8 @@ def fused(
     if mask is not None:
         mask = added(mask, query).expand(*query.shape[:3], key.shape[2])
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    return torch.ops.aten._scaled_dot_product_cudnn_attention(
-        query, key, value, mask, wanted, 0.0, is_causal, scale=scale
-    )[0]
+    attend = getattr(torch.ops.aten, _ON_GPUS)
+    return attend(query, key, value, mask, wanted, 0.0, is_causal, scale=scale)[0]
 
 
 def _chosen(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **options: Any) -> Any:

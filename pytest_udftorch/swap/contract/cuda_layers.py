@@ -91,6 +91,9 @@ def cudnn_batch_norm_backward(
 
 # Attention --------------------------------------------------------------------------------
 
+#: What composes attention.
+_COMPOSED: Final = "_scaled_dot_product_attention_math"
+
 #: What tells the form of attention that a device has; 0 is the composition.
 _CHOICE: Final = "aten::_fused_sdp_choice"
 
@@ -121,7 +124,7 @@ def attention_in_form(
         return stock(*given, scale=scale, enable_gqa=enable_gqa)
     if not there:
         mask = added(attn_mask, query)
-        return torch.ops.aten._scaled_dot_product_attention_math(
+        return getattr(torch.ops.aten, _COMPOSED)(
             query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
     return fused(query, key, value, attn_mask, is_causal, scale=scale)
