@@ -276,7 +276,7 @@ def digests_in_sixteen(document: dict[str, Any]) -> str:
     order = sorted(found.values(), key=lambda c: (c["model"], c["form"], c["library"] != "std"))
     models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
     said = "The first twelve digits of SHA-256; AdamW. `bfloat16`: so are the weights."
-    return "\n".join([*records(order), "", *models, "", said, "", source(document), ""])
+    return "\n".join([*records(order), "", *models, "", said])
 
 
 #: A layout of the experiment, in words.
@@ -488,6 +488,5 @@ TABLES = {
     "same_bits": same_bits,
     "cuda_training": training,
     "contract_ranks_cuda": ranks,
-    "contract_digests_sixteen": digests_in_sixteen,
     "profile_cuda": profile,
 }

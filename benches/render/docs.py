@@ -1612,6 +1612,12 @@ def contract_opponents(results: Results) -> str:
     return "\n".join(parts)
 
 
+def contract_digests_sixteen(results: Results) -> str:
+    """Return the digests of weights in bfloat16."""
+    document = results["contract_digests_sixteen"]
+    return _with_source([*render_cuda.digests_in_sixteen(document).splitlines()], document)
+
+
 def ways_to_fixed_results(results: Results) -> str:
     """Return what other ways to fixed results fix, beside what this project does."""
     return fixed_results.compared(results["contract_small_cuda"])
@@ -1904,6 +1910,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage": coverage,
     "contract_digests": contract_digests,
     "contract_digests_cuda": contract_digests_cuda,
+    "contract_digests_sixteen": contract_digests_sixteen,
     "exact_products": exact_products,
     "exact_products_cuda": exact_products_cuda,
     "contract_models": contract_models,
