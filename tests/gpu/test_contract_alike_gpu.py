@@ -131,7 +131,7 @@ def test_inference_mode_and_errors_are_torchs():
 # Numbers of 16 bits -----------------------------------------------------------------------
 
 ELEMENTS = {
-    "x + number": lambda x, y: [x + 0.1, 0.1 + x, x.add(-math.pi), x.clone().add_(0.3)],
+    "x + number": lambda x, y: [x + 0.1, 0.1 + x, x + 257, x.add(-math.pi), x.clone().add_(0.3)],
     "x - number": lambda x, y: [x - 0.1, 0.1 - x, 1 - x, x.clone().sub_(0.3)],
     "x * number": lambda x, y: [x * 0.1, x / 0.3, x / 3, 0.7 / x],
     "tensors": lambda x, y: [x + y, x - y, x * y, x / y, torch.addcmul(x, y, y, value=0.3)],

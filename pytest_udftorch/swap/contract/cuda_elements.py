@@ -107,12 +107,11 @@ def _held(number: Any, x: Any) -> Any:
 
     if str(x.dtype) not in NAMES or not x.is_cuda:
         return number
-    if isinstance(number, float):
+    if isinstance(number, int | float) and not isinstance(number, bool):
         return torch.tensor(number, dtype=x.dtype).item()
-    if not isinstance(number, torch.Tensor):
+    if not isinstance(number, torch.Tensor) or number.dtype is torch.bool:
         return number
-    fits = _number(number) and number.is_floating_point() and x.dim()
-    return number.to(x.dtype) if fits else number
+    return number.to(x.dtype) if _number(number) and x.dim() else number
 
 
 def add(self: Any, other: Any, *, alpha: Any = 1) -> Any:

@@ -456,13 +456,15 @@ struct LogSoftmaxBackward final : c10::OperatorKernel {
 /// \p Number as the dtype of \p X holds it, if X has 16 bits, is on a GPU, and
 /// the sum takes its dtype: kernels for CPUs round numbers first.
 std::optional<Tensor> heldNumber(const Tensor &Number, const Tensor &X) {
-  const auto Type = X.scalar_type();
+  const auto Type = X.scalar_type(), Kind = Number.scalar_type();
+  const bool Whole = at::isIntegralType(Kind, /*includeBool=*/false);
   if ((Type != at::kBFloat16 && Type != at::kHalf) || !X.is_cuda() ||
       Number.dim() || !Number.is_cpu() ||
-      !at::isFloatingType(Number.scalar_type()) ||
+      !(Whole || at::isFloatingType(Kind)) ||
       !(X.dim() || Number.unsafeGetTensorImpl()->is_wrapped_number()))
     return std::nullopt;
-  const auto Value = static_cast<float>(Number.item<double>());
+  const auto Value = Whole ? static_cast<float>(Number.item<int64_t>())
+                           : static_cast<float>(Number.item<double>());
   const float Held = Type == at::kHalf
                          ? static_cast<float>(c10::Half(Value))
                          : static_cast<float>(c10::BFloat16(Value));
