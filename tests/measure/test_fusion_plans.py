@@ -59,6 +59,46 @@ def test_sums_over_the_same_elements_are_one_pass():
     assert (report.before.intermediates, report.after.intermediates) == (12, 1)
 
 
+M, COLUMN = torch.randn(N, 6), torch.rand(N, 1)
+CHAINS = [
+    (lambda x, w, v: x.T @ (w * (x @ v)), (M, torch.rand(N), torch.randn(6))),
+    (lambda x, w, v: x.T @ (w * (x @ v)), (M, COLUMN, torch.randn(6, 1))),
+    (lambda x, w, v: x.T @ (x @ v), (M, COLUMN, torch.randn(6))),
+    (lambda x, y, v: x.T @ (torch.sigmoid(x @ v) - y), (M, torch.rand(N), torch.randn(6))),
+    (lambda x, y, v: x.T @ torch.where(y > 0.5, x @ v, x @ v * 2), (M, torch.rand(N), M[0])),
+    (lambda x, s, v: x.T @ (s * (x @ v)), (M, torch.tensor(2.0), torch.randn(12)[::2])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "given"), CHAINS)
+def test_a_matrix_of_a_chain_is_read_once(function, given):
+    """SystemDS' MMCHAIN, in the forms of its loops: weighted, plain, with a link, minus labels."""
+    _, found, report = fused(function, *given)
+    torch.testing.assert_close(found, function(*given), rtol=1e-5, atol=1e-4)
+    assert [f.rule for f in report.fired] == ["MMChain"]
+    assert report.after.kernels == 1
+    matrix = M.numel() * M.element_size()
+    assert report.before.bytes_moved >= 2 * matrix > report.after.bytes_moved >= matrix
+
+
+def test_what_is_no_chain_is_left():
+    """A product that others read, another matrix, one that lies in columns, several vectors."""
+    other = torch.randn(N, 6)
+    for function, given in (
+        (lambda x, v: ((x @ v) * 2, x.T @ ((x @ v) * 2)), (M, torch.randn(6))),
+        (lambda x, y, v: y.T @ (2 * (x @ v)), (M, other, torch.randn(6))),
+        (lambda x, v: x.T @ (2 * (x @ v)), (torch.randn(6, N).T, torch.randn(6))),
+        (lambda x, v: x.T @ (2 * (x @ v)), (M, torch.randn(6, 2))),
+        (lambda x, v: x.T @ ((x @ v) / (x @ v).sum()), (M, torch.rand(6))),
+    ):
+        torch.compiler.reset()
+        _, found, report = fused(function, *given)
+        pairs = zip(found, function(*given), strict=True)
+        for mine, wanted in pairs:
+            torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+        assert "MMChain" not in {f.rule for f in report.fired}
+
+
 def test_the_allocator_sees_no_vector_between():
     """Poisson factorisation: eager mode allocates each intermediate, the kernel none."""
 

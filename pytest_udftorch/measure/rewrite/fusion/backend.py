@@ -25,6 +25,7 @@ from pytest_udftorch.measure.rewrite.backends import (
 )
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.measure.rewrite.fusion.cells import is_sum
+from pytest_udftorch.measure.rewrite.fusion.chains import ChainKernel, chains
 from pytest_udftorch.measure.rewrite.fusion.kernels import Outer, callable_of, outer_of
 from pytest_udftorch.measure.rewrite.fusion.plans import Kernel, Plan, Planner
 from pytest_udftorch.measure.rewrite.fusion.rows import RowKernel, decompose, regions
@@ -38,6 +39,8 @@ def _template(kernel: Kernel, outer: Outer | None) -> str:
     """Return SystemDS' name of what a kernel is."""
     if outer is not None:
         return "Outer"
+    if isinstance(kernel, ChainKernel):
+        return "MMChain"
     if isinstance(kernel, RowKernel):
         return "Row"
     return "MultiAggregate" if sum(map(is_sum, kernel.roots)) > 1 else "Cell"
@@ -45,12 +48,14 @@ def _template(kernel: Kernel, outer: Outer | None) -> str:
 
 def _planned(
     graph: fx.Graph, constant: set[fx.Node], deadline: Deadline
-) -> tuple[list[RowKernel], Plan | None]:
+) -> tuple[list[Kernel], Plan | None]:
     """Return the kernels that run row by row, and the plan for the rest.
 
     What depends on weights alone is computed once, so that no kernel may compute it in each call.
     """
-    rows = [k for k in regions(graph) if constant.isdisjoint(k.body)]
+    rows: list[Kernel] = [k for k in chains(graph) if constant.isdisjoint({k.first, *k.roots})]
+    taken = {n for k in rows for n in k.body}
+    rows += [k for k in regions(graph) if (constant | taken).isdisjoint(k.body)]
     plan = Planner(graph, constant | {n for k in rows for n in k.body}).best(deadline)
     if not _runs([*rows, *(plan.kernels if plan else ())]):
         return [], Planner(graph, constant).best(deadline)

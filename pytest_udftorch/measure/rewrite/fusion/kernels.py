@@ -22,6 +22,7 @@ from pytest_udftorch.errors import SourceError
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.compiler_warnings import by_inductor
 from pytest_udftorch.measure.rewrite.fusion.cells import c_type, expression, is_sum, plain, shape
+from pytest_udftorch.measure.rewrite.fusion.chains import ChainKernel, chain_source
 from pytest_udftorch.measure.rewrite.fusion.plans import Kernel
 from pytest_udftorch.measure.rewrite.fusion.rows import RowKernel, row_source
 from pytest_udftorch.swap.compiled.follower import follower
@@ -237,7 +238,10 @@ def callable_of(
     given = reads(kernel, outer)
     if on_gpu(kernel):
         return _by_triton(_reference(kernel, given, outer), number), given
-    text = row_source(kernel) if isinstance(kernel, RowKernel) else source(kernel, outer)
+    if isinstance(kernel, ChainKernel):
+        text = chain_source(kernel)
+    else:
+        text = row_source(kernel) if isinstance(kernel, RowKernel) else source(kernel, outer)
     native = compiled(text)
     reference = _reference(kernel, given, outer)
     csr = given.index(outer.driver) if outer is not None and outer.csr else -1
@@ -280,7 +284,7 @@ def outer_of(kernel: Kernel, zeros: Callable[[fx.Node], float], most: float) -> 
         zeros: returns which part of an input's elements is not zero.
         most: the largest such part for which it is worth while.
     """
-    if isinstance(kernel, RowKernel) or len(kernel.space) != 2 or on_gpu(kernel):
+    if isinstance(kernel, RowKernel | ChainKernel) or len(kernel.space) != 2 or on_gpu(kernel):
         return None
     if len(kernel.roots) != 1 or not is_sum(kernel.roots[0]):
         return None

@@ -532,12 +532,14 @@ def apply(match: Match) -> list[fx.Node] | None:
 def refreshed(graph: fx.Graph, changed: Sequence[fx.Node]) -> bool:
     """Compute the fake tensors anew of what follows nodes with another layout.
 
+    What a call of a target with the attribute ``kept`` gives does not change.
+
     Returns:
         Whether all calls take the layouts that they are given now.
     """
     other = set(changed)
     for node in calls(graph) if other else ():
-        if other.isdisjoint(node.all_input_nodes):
+        if other.isdisjoint(node.all_input_nodes) or getattr(node.target, "kept", False):
             continue
         before = value(node)
         try:

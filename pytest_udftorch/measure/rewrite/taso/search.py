@@ -200,6 +200,9 @@ def outside(number: int, *made_of: Any) -> Any:
     raise NotImplementedError("regions are searched, and not run")
 
 
+outside.kept = True  # type: ignore[attr-defined]
+
+
 @dataclass
 class _Region:
     """A part of a graph as a graph of its own.
