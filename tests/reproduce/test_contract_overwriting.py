@@ -87,7 +87,8 @@ def test_what_stock_refuses_is_refused_in_its_words(call):
 def test_every_overload_in_place_of_what_the_library_overrides_is_overridden():
     """An overload in place of an operator of the contract would be stock, and nobody would see."""
     library = find_library("repro")
-    names = {udf.name for those in library.operators.values() for udf in those}
+    udfs = [udf for those in library.operators.values() for udf in those]
+    names = {udf.name for udf in udfs if "CPU" in udf.dispatch_keys}
     # Of these every form is overridden by one function, or torch computes them by others.
     known = {"aten::sqrt", "aten::pow", "aten::lerp", "aten::addcmul", "aten::addcdiv", "aten::div"}
     known_to_torch = set(compat.operator_names())

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from pytest_udftorch.swap.operators.row import (
-    TRIED_ON_CPU,
+    Contract,
     Held,
     Kind,
     chooses,
@@ -16,6 +16,9 @@ from pytest_udftorch.swap.operators.row import (
 )
 
 _COMPARES: Final = Kind.COMPARES
+
+#: Counts by torch's formula in float32, on both devices.
+_COUNTS: Final = Contract(cpu=Held.TRIED, cuda=Held.TRIED)
 
 #: What moves elements or copies them; a place may get 0 or a number of the call instead.
 _MOVED: Final = (
@@ -168,7 +171,7 @@ _COMPARED: Final = (
     row("nonzero", _COMPARES),
     row("searchsorted", _COMPARES),
     row("unique_dim", _COMPARES, exact=True),
-    row("histc", _COMPARES, contract=TRIED_ON_CPU),
+    row("histc", _COMPARES, contract=_COUNTS),
 )
 
 ROWS: Final = (*_MOVED, *_CHOSEN, *_COMPARED)
