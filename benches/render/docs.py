@@ -1386,7 +1386,8 @@ def contract_operators(results: Results) -> str:
         f"levels and numbers of threads ({'; '.join(document['places'])})."
     )
     header = ["model", "outside the contract", "weights"]
-    return _with_source([said, "", *table(header, rows)], document)
+    shown = ["", *table(header, rows)] if rows else []
+    return _with_source([said, *shown], document)
 
 
 def same(results: Results) -> str:

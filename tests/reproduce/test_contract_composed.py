@@ -8,7 +8,13 @@ threads. Stock fails the comparison for at least one of them.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,6 +198,55 @@ def test_values_and_gradients_are_those_of_float64_but_for_rounding(name):
             module.float()
 
 
+def digests():
+    """The SHA-256 of what each case gives under repro."""
+    found = {}
+    with patched("repro"):
+        for name, run in CASES.items():
+            tensors = [
+                t.detach().contiguous() for each in run(slice(None), torch.float32) for t in each
+            ]
+            found[name] = hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="needs AVX-512 here"
+)
+def test_the_levels_have_the_same_bits():
+    found = []
+    for level in ("avx2", "avx512"):
+        ran = subprocess.run(
+            [sys.executable, __file__], check=True, stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parents[2], env={**os.environ, "ATEN_CPU_CAPABILITY": level},
+        )  # fmt: skip
+        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    assert found[0] == found[1]
+    assert len(found[0]) == len(CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "grid", "bags", "alignments", "norm", "attention"])
+def test_compiled_code_has_the_same_bits(name):
+    torch.manual_seed(0)
+    lstm, conv = nn.LSTM(20, 37), parametrizations.weight_norm(nn.Conv1d(7, 9, 3))
+    places = torch.arange(40) % 9, torch.tensor([0, 3, 9])
+    chances, ends = made(9, 2, 5).log_softmax(-1), (torch.tensor([9, 7]), torch.tensor([3, 2]))
+    heads = [made(2, 3, 20, n, seed=n) for n in (16, 16, 8)]
+    calls = {
+        "lstm": lambda: lstm(made(9, 2, 20))[0],
+        "grid": lambda: F.grid_sample(made(2, 3, 9, 11), made(2, 5, 7, 2), align_corners=False),
+        "bags": lambda: F.embedding_bag(places[0], made(50, 12), places[1], mode="sum"),
+        "alignments": lambda: F.ctc_loss(chances, torch.tensor([[1, 2, 3], [4, 4, 1]]), *ends),
+        "norm": lambda: conv(made(2, 7, 12)),
+        "attention": lambda: F.scaled_dot_product_attention(*heads, is_causal=True),
+    }
+    with patched("repro"), torch.no_grad():
+        assert torch.equal(torch.compile(calls[name])(), calls[name]())
+    torch._dynamo.reset()
+
+
 def test_a_layer_has_the_bits_of_its_cell():
     torch.manual_seed(0)
     lstm, cell = nn.LSTM(20, 37), nn.LSTMCell(20, 37)
@@ -244,3 +299,7 @@ def test_other_numbers_are_outside(call, operator):
     with patched("repro"), within_contract() as found, torch.no_grad():
         call()
     assert any(operator in name for name in found.operators), found.operators
+
+
+if __name__ == "__main__":
+    print(json.dumps(digests()))

@@ -79,7 +79,9 @@ CALLS = {
     "hardsigmoid_backward": lambda x, g: aten.hardsigmoid_backward(g, x),
     "hardswish": lambda x, g: F.hardswish(x),
     "hardswish_backward": lambda x, g: aten.hardswish_backward(g, x),
-    "histc": lambda x, g: torch.histc(x, 100, -2.0, 2.0),
+    "histc": lambda x, g: (
+        torch.histc(x, 100, -2.0, 2.0), torch.histc((x * 7).round() / 7, 21, -3.0, 3.0)
+    ),
     "leaky_relu": lambda x, g: F.leaky_relu(x, 0.3),
     "leaky_relu_backward": lambda x, g: aten.leaky_relu_backward(g, x, 0.3, False),
     "lerp": lambda x, g: (torch.lerp(x, g, 0.3), torch.lerp(x, g, x.abs())),
@@ -281,11 +283,12 @@ def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
         torch.sqrt(b.abs(), out=torch.empty(9, 8))
         torch.exp(a, out=torch.empty(8, 9))
         torch.add(a, a, out=torch.empty(8, 9))
+        torch.mm(a, b, out=to)
     assert not found.operators
     with patched("repro"), within_contract() as found:
-        torch.mm(a, b, out=to)
         torch.prod(a, 1, out=torch.empty(8))
-    assert list(found.operators) == ["aten::prod.int_out"]
+        torch.std(a, 1, out=torch.empty(8))
+    assert list(found.operators) == ["aten::prod.int_out", "aten::std.correction_out"]
 
 
 def test_a_cpu_chooses_a_form_of_attention_by_the_kinds_of_tensors():

@@ -271,7 +271,7 @@ def float32(found):
 
 #: Their calls have parameters of float32, or they are outside in 16 bits.
 LEFT_OUT = {
-    "_prelu_kernel", "nll_loss2d_backward", "nll_loss_backward", "rsqrt", "rsub",
+    "_prelu_kernel", "histc", "nll_loss2d_backward", "nll_loss_backward", "rsqrt", "rsub",
 }  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from pytest_udftorch.swap.operators.row import (
 
 _COMPARES: Final = Kind.COMPARES
 
+#: Counts by torch's formula in float32, on both devices.
+_COUNTS: Final = Contract(cpu=Held.TRIED, cuda=Held.TRIED)
+
 #: What moves elements or copies them; a place may get 0 or a number of the call instead.
 _MOVED: Final = (
     moves("_assert_async"),
@@ -168,7 +171,7 @@ _COMPARED: Final = (
     row("nonzero", _COMPARES),
     row("searchsorted", _COMPARES),
     row("unique_dim", _COMPARES, exact=True),
-    row("histc", _COMPARES, contract=Contract(Held.TRIED, Held.TRIED, Held.TRIED)),
+    row("histc", _COMPARES, contract=_COUNTS),
 )
 
 ROWS: Final = (*_MOVED, *_CHOSEN, *_COMPARED)
