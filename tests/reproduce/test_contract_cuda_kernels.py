@@ -454,7 +454,7 @@ print("the same")
 
 #: Few rows, few columns, splits of k, and tiles that are not full.
 SHAPES = (
-    "(2, 33, 700), (16, 70, 1600), (40, 2, 513)",
+    "(2, 33, 700), (16, 40, 1100), (40, 2, 513)",
     "(20, 40, 1700), (33, 70, 512), (70, 66, 3000)",
 )
 
