@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.swap.contract.gpu import GPU
-from pytest_udftorch.swap.contract.sixteen import NAMES
+from pytest_udftorch.swap.contract.sixteen import NAMES, held
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.operators.tensors import alike
 from pytest_udftorch.swap.overrides.python_override import stock
@@ -108,7 +108,7 @@ def _held(number: Any, x: Any) -> Any:
     if str(x.dtype) not in NAMES or not x.is_cuda:
         return number
     if isinstance(number, int | float) and not isinstance(number, bool):
-        return torch.tensor(number, dtype=x.dtype).item()
+        return held(number, x.dtype)
     if not isinstance(number, torch.Tensor) or number.dtype is torch.bool:
         return number
     return number.to(x.dtype) if _number(number) and x.dim() else number

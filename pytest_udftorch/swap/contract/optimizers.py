@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_udftorch.swap.contract.sixteen import NAMES
+from pytest_udftorch.swap.contract.sixteen import NAMES, held
 
 
 def _scaled(grads: Any, grad_scale: Any, maximize: bool) -> list[Any]:
@@ -33,11 +33,12 @@ def _sum(x: Any, y: Any, factor: float) -> Any:
     return x.add(y, alpha=factor)
 
 
-def _held(number: float, like: Any) -> float:
-    """Return a number as one of 16 bits holds it; as it is beside float32."""
-    if str(like.dtype) in NAMES:
-        number = like.new_full((), number, device="cpu").item()
-    return number
+def _add_(x: Any, y: Any, factor: float) -> None:
+    """Add factor * y to x, rounded once."""
+    if str(x.dtype) in NAMES:
+        x.copy_(_sum(x, y, factor))
+    else:
+        x.add_(y, alpha=factor)
 
 
 def _adam(  # noqa: PLR0913 - torch's signature
@@ -62,7 +63,7 @@ def _adam(  # noqa: PLR0913 - torch's signature
         size, correction = rate / (1 - beta1**step), (1 - beta2**step) ** 0.5
         if amsgrad:
             torch.maximum(largest[i], v, out=largest[i])
-        below = (largest[i] if amsgrad else v).sqrt().div_(correction).add_(_held(eps, v))
+        below = (largest[i] if amsgrad else v).sqrt().div_(correction).add_(held(eps, v.dtype))
         p.addcdiv_(m, below, value=-size)
 
 
@@ -109,9 +110,9 @@ def fused_sgd_(  # noqa: PLR0913 - torch's signature
             if is_first_step:
                 buffer.copy_(g)
             else:
-                buffer.copy_(_sum(buffer.mul_(momentum), g, 1 - dampening))
+                _add_(buffer.mul_(momentum), g, 1 - dampening)
             g = _sum(g, buffer, momentum) if nesterov else buffer
-        p.copy_(_sum(p, g, -rate))
+        _add_(p, g, -rate)
 
 
 def fused_adagrad_(  # noqa: PLR0913 - torch's signature
@@ -127,4 +128,4 @@ def fused_adagrad_(  # noqa: PLR0913 - torch's signature
             g = _sum(g, p, weight_decay)
         rate = float(lr) / (1 + (float(step) - 1) * lr_decay)
         total.addcmul_(g, g, value=1)
-        p.addcdiv_(g, total.sqrt().add_(_held(eps, total)), value=-rate)
+        p.addcdiv_(g, total.sqrt().add_(held(eps, total.dtype)), value=-rate)

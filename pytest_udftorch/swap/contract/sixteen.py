@@ -54,6 +54,13 @@ _WRITTEN: Final[Mapping[str, tuple[int, ...]]] = {
 _OUT: Final = {"smooth_l1_loss_backward_": "grad_input", "sqrt": "out"}
 
 
+def held(number: float, dtype: Any) -> float:
+    """Return a number as a dtype of 16 bits holds it; other dtypes leave it as it is."""
+    import torch
+
+    return float(torch.tensor(number, dtype=dtype)) if str(dtype) in NAMES else number
+
+
 def _parameters(of: tuple[Any, ...], narrow: Any) -> Any:
     """Return the dtype of statistics beside parameters: float32 if one of them is."""
     import torch
