@@ -58,7 +58,14 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "compile_transformers_*": {"rows": "layers"},
     "compile_triton*": {"*": "runs_ns"},
     "foreign_suites*": {"suites/runs/*": "not_passed"},
-    "rewriting_gains*": {"rows/graphs": "details notes not_kept times_ns called_ns"},
+    # The operators by which stock parts; those of repro are shown.
+    "same": {"models/differ/std/*": "first", "models/differ/corem/*": "first"},
+    "rewriting_gains*": {
+        "rows": "search_limit distance",
+        "rows/graphs": "details notes not_kept times_ns called_ns check constants backend",
+        "rows/graphs/before": "intermediates intermediate_bytes",
+        "rows/graphs/after": "intermediates intermediate_bytes",
+    },
 }
 
 

@@ -40,6 +40,7 @@ from pytest_udftorch.measure import (
 )
 from pytest_udftorch.measure.planning.plans import StoredPlan
 from pytest_udftorch.measure.planning.roofline import Ceilings
+from pytest_udftorch.measure.rewrite.taso.emitted import Emission
 from pytest_udftorch.measure.rewrite.taso.generator import Funnel
 from pytest_udftorch.measure.timing.gpu_state import GpuState
 from pytest_udftorch.measure.timing.layers import Layer, LayerRow
@@ -125,7 +126,8 @@ def examples():
         profile.first("inf"), pair, pair.members["eager"], pair.members["eager"].accuracy, timing,
         Comparison({"eager": timing}), row, LayerReport("layer timing", (row,), timing), Plan(PLAN),
         GpuState(sm_mhz=1500.0, reasons=("idle",)), Ceilings(1e9, 1e9, 1e9, math.inf),
-        Funnel(1, 2, 3, 4), GraphReport("udf_templates"), by_size(nn.Linear(2, 2).eval()),
+        Funnel(1, 2, 3, 4, 5, 6, 7),
+        Emission("matrices", Funnel(1, 2, 3, 4, 5, 6, 7), 1, 2, 3, 4), GraphReport("udf_templates"), by_size(nn.Linear(2, 2).eval()),
         Equivalence((), 1, 1, 1, 2, 7, 1), outside,
         OperatorTimings("corem", (operator,), {}, 1, 4, 1),
         Coverage((CoverageRow("aten::exp", "float32", 1, {"exp": 2}, {"exp": 2.0}),), {}, 1),

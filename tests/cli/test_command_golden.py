@@ -34,7 +34,7 @@ MISTAKES = {
     "libraries": "corm",
     "reach": "torch.lgo",
     "coverage": "model.py",
-    "same": "timm",
+    "same": "llama",
     "order": "torch.mm",
     "diff": "",
     "blame": "--b corem model.py",

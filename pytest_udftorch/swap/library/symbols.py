@@ -181,7 +181,7 @@ _U10 = ("u10",)
 _U10_U35 = ("u10", "u35")
 
 #: Overloads with a UDF that one profile has room for (UDFPROF_OPERATOR_UDFS in udfprof.h).
-OPERATOR_UDFS: Final = 128
+OPERATOR_UDFS: Final = 256
 
 _INF: Final = math.inf
 _NAN: Final = math.nan

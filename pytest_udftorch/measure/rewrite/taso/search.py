@@ -223,7 +223,7 @@ class _Region:
     held: list[int]
     name: str
 
-    def text(self) -> str:
+    def described(self) -> str:
         """Return a text that is the same for equal regions."""
         kinds = [(str(value.meta.get("val")), number in self.held)
                  for number, value in enumerate(self.inputs)]  # fmt: skip
@@ -598,7 +598,7 @@ def backtracking(
                 region = _region(candidate, held, group)
                 if region is None:
                     continue
-                text = region.text()
+                text = region.described()
                 if text not in search.known:
                     search.known[text] = search.best_of(region)
                 found = search.known[text]

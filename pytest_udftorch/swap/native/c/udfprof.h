@@ -36,7 +36,7 @@ enum {
   // function counts from 1 in the order of pytest_udftorch/symbols.py.
   UDFPROF_FUNCTION_SLOTS = 368,
   // One more for each UDF at operator level.
-  UDFPROF_OPERATOR_UDFS = 128,
+  UDFPROF_OPERATOR_UDFS = 256,
   UDFPROF_SLOTS = UDFPROF_FUNCTION_SLOTS + UDFPROF_OPERATOR_UDFS,
   UDFPROF_FORMS = 5, // scalar, v4, v8, v16, array
   UDFPROF_LOG = 4,   // the number of log
