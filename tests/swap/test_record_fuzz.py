@@ -11,7 +11,7 @@ from counts import META, Recorder, net
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import ProfileFileError, UdfError
 from pytest_udftorch.swap.records import file as record
 from pytest_udftorch.swap.records.file import ProfileWriter, read
 
@@ -106,6 +106,19 @@ def test_a_stretch_replaced_inserted_or_taken_out(original, tmp_path, share, new
         file = reading(tmp_path, changed)
         if file is not None:
             true_prefix(file, whole, changed=changed != data)
+
+
+@pytest.mark.parametrize("more", [b"\x94", bytes(4), bytes(40), b"\x94" * 40])
+def test_bytes_behind_the_end_are_damage(original, tmp_path, more):
+    data, _ = original
+    path = tmp_path / "f.bin"
+    path.write_bytes(data + more)
+    with pytest.raises(ProfileFileError, match="damaged at byte"):
+        read(path)
+    assert read(path, until_damage=True).truncated
+    path.write_bytes(data)
+    assert read(path).ended
+    assert not read(path).truncated
 
 
 @relaxed

@@ -22,6 +22,7 @@ WILD = (
     "empty",
     "empty_like",
     "empty_permuted",
+    "empty_strided",
     "new_empty",
     "new_empty_strided",
     "resize",

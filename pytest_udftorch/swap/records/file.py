@@ -489,6 +489,8 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
     try:
         for end, kind, payload in _frames(data, offset):
             if payload is None:
+                if content.ended:
+                    raise _Damage("bytes after the end")
                 truncated = True
                 break
             _take(content, kind, payload)
