@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +61,23 @@ def run(
         return 2
     store(name, options, figures)
     return 0 if judge is None or judge(figures) else 1
+
+
+def ask(name: str, *here: str, **variables: str) -> list[dict[str, Any]]:
+    """Return what an experiment prints that is told by ``--here`` to measure in its own process.
+
+    Args:
+        name: of the bench's module.
+        *here: the values of ``--here``.
+        **variables: of the process's environment, beside those of this one.
+    """
+    made = subprocess.run(
+        [sys.executable, "-m", f"benches.experiments.{name}", "--here", *here],
+        # Waiting threads that spin would slow a shared machine down.
+        env={**os.environ, "OMP_WAIT_POLICY": "passive", **variables},
+        text=True, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
 
 
 def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> None:

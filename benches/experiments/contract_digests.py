@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,14 +47,9 @@ def trained(library: str, threads: int, steps: int) -> dict[str, Any]:
 
 def run(library: str, capability: str, threads: int) -> dict[str, Any]:
     """Train in a process of its own."""
-    # Waiting threads that spin would slow a shared machine down.
-    passive = {"ATEN_CPU_CAPABILITY": capability, "OMP_WAIT_POLICY": "passive"}
-    made = subprocess.run(
-        [sys.executable, "-m", "benches.experiments.contract_digests", "--here", library,
-         str(threads)],
-        env={**os.environ, **passive}, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(made.stdout)
+    (found,) = command.ask(
+        "contract_digests", library, str(threads), ATEN_CPU_CAPABILITY=capability
+    )
     return found
 
 

@@ -12,8 +12,6 @@ no TF32.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,13 +80,9 @@ def child(device: str, library: str) -> Iterator[dict[str, Any]]:
 
 def _ask(place: tuple[str, str]) -> list[dict[str, Any]]:
     # Without the workspace's size, torch's deterministic mode refuses cuBLAS.
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    made = subprocess.run(
-        [sys.executable, "-m", "benches.experiments.contract_digests_cuda", "--here", *place],
-        text=True, env=env, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+    found = command.ask("contract_digests_cuda", *place, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     print(*place, "done", flush=True)
-    return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
+    return found
 
 
 def rows(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,10 +10,7 @@ library is a process of its own; they run side by side.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +22,7 @@ import torch
 from torch import nn
 
 from benches.experiments import command
-from benches.experiments.contract_models import CASES, OPTIMIZERS, SEED
+from benches.experiments.contract_models import CASES, OPTIMIZERS, SEED, digest_of, one_digest
 from benches.experiments.cuda_digests import gpu
 from benches.experiments.cuda_training import on_gpu
 from benches.experiments.training import Training
@@ -57,15 +54,6 @@ class Narrow(nn.Module):
         return found.float()
 
 
-def digest(model: nn.Module) -> str:
-    """Return SHA-256 of all weights."""
-    bits = hashlib.sha256()
-    for weight in model.parameters():
-        whole = weight.detach().cpu().contiguous()
-        bits.update(whole.view(torch.uint8).numpy().tobytes())
-    return bits.hexdigest()
-
-
 def trained(name: str, form: str, device: str, steps: int) -> str:
     """Train in this process; return the digest of the weights."""
     case = CASES[name]
@@ -73,10 +61,10 @@ def trained(name: str, form: str, device: str, steps: int) -> str:
     whole = task.make
     task = replace(task, make=lambda: Narrow(whole(), form, device))
     training = Training(on_gpu(task) if device == "cuda" else task, SEED)
-    begin, batches = digest(training.model), task.batches(SEED)
+    begin, batches = digest_of(training.model.parameters()), task.batches(SEED)
     for _ in range(steps):
         training.step(next(batches).to(device))
-    end = digest(training.model)
+    end = digest_of(training.model.parameters())
     if end == begin or not all(p.isfinite().all() for p in training.model.parameters()):
         raise ValueError(f"{name} in {form} does not learn, so its digest says nothing.")
     return end
@@ -98,16 +86,10 @@ def child(place: str, library: str) -> Iterator[dict[str, Any]]:
 
 
 def _ask(of: tuple[str, str]) -> list[dict[str, Any]]:
-    place = of[0]
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    if place != "cuda":
-        env["ATEN_CPU_CAPABILITY"] = place
-    made = subprocess.run(
-        [sys.executable, "-m", "benches.experiments.contract_digests_sixteen", "--here", *of],
-        text=True, env=env, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+    level = {} if of[0] == "cuda" else {"ATEN_CPU_CAPABILITY": of[0]}
+    found = command.ask("contract_digests_sixteen", *of, **level)
     print(*of, "done", flush=True)
-    return [json.loads(line) for line in made.stdout.splitlines() if line.startswith("{")]
+    return found
 
 
 def measure() -> dict[str, Any]:
@@ -125,11 +107,7 @@ def measure() -> dict[str, Any]:
 
 def same(rows: Sequence[dict[str, Any]], library: str) -> bool:
     """Tell whether a library's runs of each model and form end with one digest."""
-    ends: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        if row["library"] == library:
-            ends.setdefault((row["model"], row["form"]), set()).add(row["digest"])
-    return bool(ends) and all(len(found) == 1 for found in ends.values())
+    return one_digest(rows, library, "form")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

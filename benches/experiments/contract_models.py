@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -119,6 +119,29 @@ def _training(name: str, optimizer: str) -> tuple[Training, Iterator[torch.Tenso
 def digest(training: Training) -> str:
     """Return the SHA-256 of all weights."""
     return hashlib.sha256(training.weights().cpu().numpy().tobytes()).hexdigest()
+
+
+def digest_of(weights: Iterable[torch.Tensor]) -> str:
+    """Return SHA-256 of tensors of any dtype, one after the other."""
+    bits = hashlib.sha256()
+    for weight in weights:
+        bits.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return bits.hexdigest()
+
+
+def one_digest(rows: Sequence[dict[str, Any]], library: str, form: str) -> bool:
+    """Tell whether a library's runs of each model end with one digest.
+
+    Args:
+        rows: with ``library``, ``model`` and ``digest``.
+        library: whose rows are compared.
+        form: the key of what else tells models apart.
+    """
+    ends: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        if row["library"] == library:
+            ends.setdefault((row["model"], row[form]), set()).add(row["digest"])
+    return bool(ends) and all(len(found) == 1 for found in ends.values())
 
 
 def trained(library: str, name: str, optimizer: str, steps: int) -> dict[str, Any]:

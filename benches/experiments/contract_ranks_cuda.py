@@ -20,7 +20,6 @@ What was measured is stored after each row, so a run that is cut off leaves what
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -55,6 +54,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benches import stored
 from benches.data.models.llama import Llama, Net, Size
 from benches.experiments import command
+from benches.experiments.contract_models import digest_of, one_digest
 from pytest_udftorch import patched
 from pytest_udftorch.reproduce import GradientTree, tree_layout
 
@@ -70,6 +70,8 @@ THREADS: Final = 4
 LARGE: Final = Size(576, 12, 1504, 4, 320)
 #: Seconds that a run may take, by default.
 SECONDS: Final = 285.0
+#: The digest of a row whose ranks end with several.
+_DIFFER: Final = "ranks differ"
 #: Share of the time that is left which a place may take while others wait.
 SHARE: Final = 0.6
 
@@ -315,12 +317,9 @@ def _batch(model: str, step: int, scale: Scale) -> tuple[torch.Tensor, torch.Ten
 
 def digest(model: Any) -> str:
     """Return SHA-256 of all weights."""
-    bits = hashlib.sha256()
     core = model.module if isinstance(model, DistributedDataParallel) else model
-    for weight in core.parameters():
-        whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-        bits.update(whole.detach().cpu().contiguous().numpy().tobytes())
-    return bits.hexdigest()
+    weights = core.parameters()
+    return digest_of(w.full_tensor() if isinstance(w, DTensor) else w for w in weights)
 
 
 def _checkpoint(model: Any, optimizer: Any, path: Path, *, save: bool) -> None:
@@ -444,7 +443,7 @@ def _rows(each: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         slowest = max(same, key=lambda row: (row["step_ns"] or {"median": 0})["median"])
         slowest = {**slowest, "sent": max(row["sent"] for row in same)}
         one = len({row["digest"] for row in same}) == 1
-        rows.append(slowest if one else {**slowest, "digest": "ranks differ"})
+        rows.append(slowest if one else {**slowest, "digest": _DIFFER})
     return rows
 
 
@@ -570,13 +569,8 @@ def _show(row: dict[str, Any], seconds: float) -> None:
 
 def same(rows: Sequence[dict[str, Any]], library: str) -> bool:
     """Tell whether a library's runs of each model and dtype end with one digest."""
-    ends: dict[tuple[str, str], set[str]] = {}
-    for row in rows:
-        if row["library"] == library:
-            ends.setdefault((row["model"], row["dtype"]), set()).add(row["digest"])
-    return bool(ends) and all(
-        len(found) == 1 and "ranks differ" not in found for found in ends.values()
-    )
+    differ = any(r["digest"] == _DIFFER for r in rows if r["library"] == library)
+    return not differ and one_digest(rows, library, "dtype")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
