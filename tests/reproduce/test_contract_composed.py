@@ -11,14 +11,11 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from levels import needs_avx512, said_at_both
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
@@ -211,17 +208,9 @@ def digests():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="needs AVX-512 here"
-)
+@needs_avx512
 def test_the_levels_have_the_same_bits():
-    found = []
-    for level in ("avx2", "avx512"):
-        ran = subprocess.run(
-            [sys.executable, __file__], check=True, stdout=subprocess.PIPE, text=True,
-            cwd=Path(__file__).parents[2], env={**os.environ, "ATEN_CPU_CAPABILITY": level},
-        )  # fmt: skip
-        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    found = said_at_both(__file__)
     assert found[0] == found[1]
     assert len(found[0]) == len(CASES)
 

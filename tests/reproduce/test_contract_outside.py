@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from levels import needs_avx512, said_at_both
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -179,17 +176,9 @@ def test_the_gradient_of_smooth_l1_loss_is_stocks_within_rounding(reduction, bet
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="needs AVX-512 here"
-)
+@needs_avx512
 def test_tried_operators_give_the_same_bits_at_avx2_and_avx512():
-    found = []
-    for level in ("avx2", "avx512"):
-        ran = subprocess.run(
-            [sys.executable, __file__], check=True, stdout=subprocess.PIPE, text=True,
-            cwd=Path(__file__).parents[2], env={**os.environ, "ATEN_CPU_CAPABILITY": level},
-        )  # fmt: skip
-        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    found = said_at_both(__file__)
     assert found[0] == found[1]
     assert found[0][0] == found[0][1]
 
