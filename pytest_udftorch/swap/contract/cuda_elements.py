@@ -115,13 +115,8 @@ def _held(number: Any, x: Any) -> Any:
 
 
 def add(self: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """Return sums."""
+    """Return sums, or differences; in place the first of these is written."""
     return stock(_held(self, other), _held(other, self), alpha=alpha)
-
-
-def add_(self: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """Add in place."""
-    return stock(self, _held(other, self), alpha=alpha)
 
 
 def add_out(self: Any, other: Any, *, alpha: Any = 1, out: Any) -> Any:
@@ -129,28 +124,18 @@ def add_out(self: Any, other: Any, *, alpha: Any = 1, out: Any) -> Any:
     return stock(_held(self, other), _held(other, self), alpha=alpha, out=out)
 
 
-for _function in (add, add_, add_out):
+for _function in (add, add_out):
     _function.__dict__["above"] = direct.above
 
 
 def foreach_number(self: Any, scalar: Any) -> Any:
-    """Return what stock does with each tensor and a number."""
+    """Do what stock does with each tensor and a number, in place or not."""
     return stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
 
 
-def foreach_number_(self: Any, scalar: Any) -> None:
-    """Do what stock does with each tensor and a number."""
-    stock(self, _held(scalar, self[0]) if _alike([self]) else scalar)
-
-
 def foreach_numbers(self: Any, scalars: Any) -> Any:
-    """Return what stock does with each tensor and a number of its own."""
+    """Do what stock does with each tensor and a number of its own, in place or not."""
     return stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
-
-
-def foreach_numbers_(self: Any, scalars: Any) -> None:
-    """Do what stock does with each tensor and a number of its own."""
-    stock(self, [_held(n, t) for n, t in zip(scalars, self, strict=True)])
 
 
 # Functions, as kernels for CPUs compose them ------------------------------------------------
