@@ -18,7 +18,7 @@ from pytest_udftorch.base.host import require_host
 from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.library.symbols import PROCESSORS, Processor, this_processor
 
-_ABI: Final = 4  # UDFRT_ABI in native/c/udfrt.h
+_ABI: Final = 5  # UDFRT_ABI in native/c/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
 _PROFILER_ABI: Final = 4  # UDFPROF_ABI in native/c/udfprof.h
 
@@ -181,6 +181,7 @@ class Runtime:
                 ctypes.POINTER(ctypes.c_uint32),
             ),
             "exchange": (ctypes.c_int, slots, size, words, words, words),
+            "object": (ctypes.c_uint64, ctypes.c_uint64),
             "read": (None, slots, size, words),
             "states": (ctypes.c_uint64, ctypes.c_char_p, size),
             "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
@@ -270,11 +271,12 @@ class Runtime:
 
         Another object may have the same file name. The program can unload it at any time.
         """
-        bases = {name: _base(name) for name in {slot.object for slot in slots}}
-        # Asking the loader takes long for a large object, and a page belongs to one object.
+        start = self._lib.udfrt_object
+        starts = {name: _start(name, start) for name in {slot.object for slot in slots}}
+        # A page belongs to one object.
         pages = {slot.address >> 12: slot.address for slot in slots}
-        lies = {page: _place(address).base for page, address in pages.items()}
-        return [s for s in slots if (base := bases[s.object]) and lies[s.address >> 12] == base]
+        lies = {page: start(address) for page, address in pages.items()}
+        return [s for s in slots if (at := starts[s.object]) and lies[s.address >> 12] == at]
 
     def read(self, slots: Sequence[Slot]) -> list[int]:
         """Return what the slots hold."""
@@ -466,32 +468,18 @@ class Cells:
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
 
 
-class _Place(ctypes.Structure):
-    """``Dl_info`` of dlfcn.h."""
-
-    _fields_ = (
-        ("path", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("symbol_address", ctypes.c_void_p),
-    )
-
-
 _LINK_MAP: Final = 2  # RTLD_DI_LINKMAP of dlfcn.h
 _DYNAMIC: Final = 2  # l_ld among the pointers of struct link_map (link.h)
 
 
-def _place(address: int) -> _Place:
-    """Return which loaded object an address lies in."""
-    found = _Place()
-    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    return found
-
-
-def _base(name: str) -> int:
-    """Return where the object lies that the loader knows by a name, or 0.
+def _start(name: str, start: Callable[[int], int]) -> int:
+    """Return where the object begins that the loader knows by a name, or 0.
 
     For a stand-in of a patched libtorch, that is the original.
+
+    Args:
+        name: of the object, without a folder.
+        start: returns where the object begins that an address lies in.
     """
     try:
         library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -499,12 +487,12 @@ def _base(name: str) -> int:
         return 0
     words = ctypes.POINTER(ctypes.c_uint64)()
     ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(words))
-    base = _place(words[_DYNAMIC]).base or 0
+    found = start(words[_DYNAMIC])
     with contextlib.suppress(ValueError):  # found in the dependencies too
         original = ctypes.c_char_p.in_dll(library, "udfpatch_original")
-        if original.value and _place(ctypes.addressof(original)).base == base:
-            return _base(os.fsdecode(original.value))
-    return base
+        if original.value and start(ctypes.addressof(original)) == found:
+            return _start(os.fsdecode(original.value), start)
+    return found
 
 
 def _slots(

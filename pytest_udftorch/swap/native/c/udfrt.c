@@ -271,6 +271,35 @@ long udfrt_find(const char *const *symbols, size_t symbol_count,
   return S.Found;
 }
 
+/// An address, and the object that it lies in.
+struct Place {
+  uint64_t Address, Start;
+};
+
+static int holds(struct dl_phdr_info *Info, size_t Size, void *Data) {
+  (void)Size;
+  struct Place *P = Data;
+  uint64_t First = UINT64_MAX;
+  int Inside = 0;
+  for (int I = 0; I < Info->dlpi_phnum; ++I) {
+    const ElfW(Phdr) *Part = &Info->dlpi_phdr[I];
+    if (Part->p_type != PT_LOAD)
+      continue;
+    uint64_t Start = Info->dlpi_addr + Part->p_vaddr;
+    First = Start < First ? Start : First;
+    Inside |= P->Address >= Start && P->Address - Start < Part->p_memsz;
+  }
+  if (Inside)
+    P->Start = First;
+  return Inside;
+}
+
+uint64_t udfrt_object(uint64_t address) {
+  struct Place P = {.Address = address};
+  dl_iterate_phdr(holds, &P);
+  return P.Start;
+}
+
 /// A file laid out as a loader would, without relocation.
 struct Image {
   struct dl_phdr_info Info;

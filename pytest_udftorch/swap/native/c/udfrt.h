@@ -18,7 +18,7 @@
 
 /// native/runtime.py reads the layout below, and checks its ABI
 /// number when it loads the library.
-#define UDFRT_ABI 4
+#define UDFRT_ABI 5
 
 /// Room for every symbol of pytest_udftorch/swap/library/symbols.py;
 /// trampolines.S emits this many.
@@ -40,6 +40,10 @@ UDFRT_EXPORT int udfrt_abi(void);
 /// Highest x86-64 level this CPU and kernel support: 4 (AVX-512), 3 (AVX2 and
 /// FMA), 2, or 1. On AArch64 it is 1.
 UDFRT_EXPORT int udfrt_cpu_level(void);
+
+/// Returns where the loaded object begins that \p address lies in, or 0. Unlike
+/// dladdr, it does not search the object's symbols.
+UDFRT_EXPORT uint64_t udfrt_object(uint64_t address);
 
 /// Finds every slot of \p symbols in the loaded objects whose file name (no
 /// folder) is one of \p objects. Writes at most \p capacity slots. Returns how
