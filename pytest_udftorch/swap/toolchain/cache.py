@@ -252,6 +252,34 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
+# Remembering -------------------------------------------------------------------------
+
+
+def remembered(name: str, state: Any, ask: Callable[[], str]) -> str:
+    """Return an answer that is known from before for this state, or else what ``ask`` returns.
+
+    Without a cache that can be written, every process asks for itself.
+
+    Args:
+        name: of the question, as part of a file's name.
+        state: what the answer depends on, as plain data.
+        ask: finds the answer. Its errors pass, and nothing is remembered.
+    """
+    state = json.loads(json.dumps(state))
+    with contextlib.suppress(CacheError, *DAMAGED):
+        path = cache_folder() / f"{name}.seen"
+        refuse_foreign(path)
+        said = unseal(shapes.read_file(path))
+        if said["state"] == state and isinstance(said["answer"], str):
+            return said["answer"]
+    answer = ask()
+    with contextlib.suppress(CacheError, OSError):
+        path = cache_folder() / f"{name}.seen"
+        with opened(path):
+            store(path, seal({"state": state, "answer": answer}))
+    return answer
+
+
 # Checking ----------------------------------------------------------------------------
 
 

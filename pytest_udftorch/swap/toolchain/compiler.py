@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -24,7 +25,7 @@ from pytest_udftorch import errors
 from pytest_udftorch.swap.library.symbols import CPU_LEVELS
 from pytest_udftorch.swap.native.manifest import link_inputs
 from pytest_udftorch.swap.native.runtime import pass_plugin, runtime
-from pytest_udftorch.swap.toolchain.cache import patience
+from pytest_udftorch.swap.toolchain import cache
 
 #: Oldest LLVM whose plugin interface the passes are written for.
 OLDEST_LLVM: Final = 16
@@ -113,7 +114,20 @@ def find_compiler() -> Compiler:
 
 
 @functools.cache
-def _version(path: Path, mtime_ns: int) -> str:
+def _version(path: Path, state: tuple[int, ...]) -> str:
+    """Return the line by which a compiler names itself.
+
+    It is remembered across processes for a program, but not for a script, which may start another
+    compiler tomorrow.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(4) == b"\x7fELF":
+            name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+            return cache.remembered(f"clang-{name}", state, lambda: _said_version(path))
+    return _said_version(path)
+
+
+def _said_version(path: Path) -> str:
     try:
         said = subprocess.check_output(
             [path, "--version"], stderr=subprocess.PIPE, text=True, timeout=60
@@ -136,7 +150,7 @@ def _version(path: Path, mtime_ns: int) -> str:
 
 
 def _compiler(path: str, plugin: Path | None = None) -> Compiler:
-    return Compiler(Path(path), _version(Path(path), os.stat(path).st_mtime_ns), plugin)
+    return Compiler(Path(path), _version(Path(path), cache.state_of(os.stat(path))), plugin)
 
 
 def _check(compiler: Compiler, wanted: int) -> Compiler:
@@ -247,7 +261,7 @@ def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedP
     Raises:
         CompilerStoppedError: it took longer than ``UDFTORCH_BUILD_TIMEOUT`` allows.
     """
-    limit = patience()
+    limit = cache.patience()
     environment = None
     if folder is not None:  # where clang puts what it writes when it crashes
         environment = {**os.environ, "CLANG_CRASH_DIAGNOSTICS_DIR": str(folder)}

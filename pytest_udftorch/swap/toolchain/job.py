@@ -92,6 +92,9 @@ class Job:
         homes: folder -> the name that stands for it in the recipe, or None if what lies there does
             not count: headers that a machine without a compiler may lack. The folders of
             ``root`` and of the package's native files are added.
+        installed: folder -> the list of what pip put there, which is written anew whenever that
+            changes. It stands for all the files in the folder: a part that is compiled against
+            torch reads thousands of its headers.
         inputs: files whose contents enter the key: those that are read, and those that may be.
         covers: what else the key covers.
         local: what else the key covers, but not the recipe.
@@ -108,6 +111,7 @@ class Job:
     texts: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
     homes: Mapping[str, str | None] = field(default_factory=dict)
+    installed: Mapping[str, Path] = field(default_factory=dict)
     inputs: Sequence[str | Path] = ()
     covers: Any = None
     local: Any = None
@@ -277,7 +281,9 @@ def shipped_build(job: Job) -> Made | None:
     Raises:
         CacheError: the shipped builds are damaged, or belong to another user.
     """
-    if not prebuilt.stores() or (found := prebuilt.find(job.recipe(), job.all_homes)) is None:
+    if not prebuilt.stores():
+        return None
+    if (found := prebuilt.find(job.recipe(), job.all_homes, job.installed)) is None:
         return None
     folder, facts = found
     return Made(folder.name.removeprefix(job.kind), folder / job.output, facts)
@@ -349,6 +355,9 @@ def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> M
             if not (path.startswith(missing) and missing and not Path(path).exists())
         ):
             return None
+        # A store names the headers themselves.
+        if prebuilt.recorded() and {*map(str, job.installed.values())} & said["reads"].keys():
+            return None
     except cache.DAMAGED:
         return None
     facts = cache.look(folder)
@@ -400,12 +409,17 @@ def _make(job: Job, key: str, index: Path) -> Made:
 def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return path -> state and digest of the files that a compiler read.
 
-    Files that the key covers are left out. A path below the job's root is relative to it. A file
-    that has changed since the job began has no digest: it is not known what the compiler read of
-    it, and the build is not used again.
+    Files that the key covers are left out. The list of an installed folder stands for what was
+    read there, but not for a store, which names the files. A path below the job's root is relative
+    to it. A file that has changed since the job began has no digest: it is not known what the
+    compiler read of it, and the build is not used again.
     """
     states = {}
     covered = {Path(p).resolve() for p in job.inputs}
+    if not prebuilt.recorded():
+        for folder, listed in job.installed.items():
+            installed = {name for name in names if name.startswith(f"{folder}/")}
+            names = (names - installed) | ({str(listed)} if installed else set())
     for name in sorted(names):
         path = Path(name)
         if path.resolve() not in covered:
@@ -420,9 +434,10 @@ def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[tuple[int,
 def _build_id(job: Job, key: str, reads: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
     """Return the id of a build, made from its key and the files read.
 
-    The system's headers do not enter it, so machines with other copies of them share an id.
+    The system's headers and lists of what is installed do not enter it, so machines with other
+    copies of them share an id.
     """
-    system = tuple(_system(job))
+    system = (*_system(job), *map(str, job.installed.values()))
     own = [
         (Path(path).name, digest)
         for path, (_, digest) in reads.items()

@@ -84,6 +84,7 @@ class TorchPart:
             texts=texts,
             # The flags name the headers of Python, also for a source that does not include them.
             homes={str(package): "TORCH", sysconfig.get_path("include"): None},
+            installed=installed_list(package),
             inputs=(source, *map(native_file, self.headers)),
             covers=version.split(".")[:2],
             local=local,
@@ -134,6 +135,12 @@ class TorchPart:
                 f"{self.lost}: no shipped build of {self.what} fits torch {version}, and it cannot "
                 f"be compiled. {error}"
             ) from error
+
+
+def installed_list(package: Path) -> dict[str, Path]:
+    """Return the folder of torch with pip's list of its files, if pip installed it from a wheel."""
+    lists = list(package.parent.glob("torch-*.dist-info/RECORD"))
+    return {str(package): lists[0]} if len(lists) == 1 else {}
 
 
 def headers_of(package: Path) -> Path:

@@ -60,12 +60,15 @@ def lacking() -> str:
     return "the installed wheel has no build of its sources, and neither has the cache."
 
 
-def find(recipe: str, homes: Mapping[str, str | None]) -> tuple[Path, dict[str, Any]] | None:
+def find(
+    recipe: str, homes: Mapping[str, str | None], installed: Mapping[str, Path] | None = None
+) -> tuple[Path, dict[str, Any]] | None:
     """Return the folder and the facts of a build for a recipe, if a store has one that applies.
 
     Args:
         recipe: see ``job.Job.recipe``.
         homes: see ``job.Job``.
+        installed: see ``job.Job``.
 
     Raises:
         CacheError: a store belongs to another user, or is damaged.
@@ -73,9 +76,27 @@ def find(recipe: str, homes: Mapping[str, str | None]) -> tuple[Path, dict[str, 
     for store in stores():
         for entry in _index(store).get(recipe, ()):
             folder = store / entry["folder"]
-            if reads_digest(_labels(folder), homes) == entry["reads_sha256"]:
+            if _digest_here(_labels(folder), homes, installed or {}) == entry["reads_sha256"]:
                 return folder, _look(folder, entry)
     return None
+
+
+def _digest_here(
+    labels: list[str], homes: Mapping[str, str | None], installed: Mapping[str, Path]
+) -> str:
+    """Return :func:`reads_digest`, remembered while what pip lists in a folder stays the same."""
+    folders = {name: home for home, name in homes.items() if name}
+    paths = [(folders.get(home, ""), rest) for home, _, rest in (n.partition("/") for n in labels)]
+    others = [f"{home}/{rest}" for home, rest in paths if home not in installed]
+    if len(others) == len(labels):
+        return reads_digest(labels, homes)
+    try:
+        asked = [*others, *map(str, installed.values())]
+        found = {path: cache.state_of(os.stat(path)) for path in asked}
+    except OSError:
+        return ""
+    named = hashlib.sha256("\n".join((*labels, *sorted(found))).encode()).hexdigest()
+    return cache.remembered(f"headers-{named[:16]}", found, lambda: reads_digest(labels, homes))
 
 
 def _labels(folder: Path) -> list[str]:
