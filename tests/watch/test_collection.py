@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a profiled session counts, against the same counts by NumPy, and what it leaves alone."""
 
+import inspect
 import multiprocessing
 import os
 import re
@@ -485,6 +486,7 @@ def test_the_first_layer_that_makes_an_infinity(library):
         assert s.profile.first("inf") is None
         model[1](torch.full((2, 40), -200.0))
         torch.log(torch.zeros(20))
+    line = inspect.currentframe().f_lineno - 2
     del overflow
     first = s.profile.first("inf")
     assert first is not None
@@ -493,6 +495,34 @@ def test_the_first_layer_that_makes_an_infinity(library):
         "exp",
         "aten::sigmoid",
     )
+    text = "model[1](torch.full((2, 40), -200.0))"
+    assert first.line.endswith(
+        f"test_collection.py:{line}, in test_the_first_layer_that_makes_an_infinity: {text}"
+    )
+    assert str(first).endswith(f", at {first.line}")
+
+
+def test_a_first_special_value_keeps_its_line_in_the_file(library, tmp_path):
+    x = torch.full((8, 9), 200.0, requires_grad=True)
+    with patched(library, ("exp", "log"), profile=True, profile_out=tmp_path) as s:
+        torch.full((64,), -1.0).log()
+        torch.full((1 << 17,), 1e30).exp()  # by several threads
+        taken = s._collector.take("a test")
+        torch.log(x - 200).sum().backward()
+    for profile in (taken, s.profile, Profile.load(tmp_path)):
+        assert profile.first("nan").line.endswith(": torch.full((64,), -1.0).log()")
+        assert "torch.full((1 << 17,), 1e30).exp()" in profile.first("inf").line
+    assert s.profile.lines == Profile.load(tmp_path).lines
+    assert any(": torch.log(x - 200).sum()" in line for line in s.profile.lines.values())
+
+
+def test_what_no_operator_made_takes_no_line(library):
+    with patched(library, ("exp",), profile=True) as s:
+        s.build.scalar_function("exp")(1e30)
+        torch.full((8,), 1e30).exp()
+    assert s.profile.first("inf").operator == ""
+    assert s.profile.first("inf").line == ""
+    assert len(s.profile.lines) == 1
 
 
 def test_nan_that_is_made_is_told_from_nan_that_is_passed_on(library):

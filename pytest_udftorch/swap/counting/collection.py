@@ -121,6 +121,7 @@ class Collector:
         self._child_writer: ProfileWriter | None = None
         self._parts: list[tuple[Records, Records]] = []
         self._events: list[Records] = []
+        self._lines: dict[int, str] = {}
         self._lost = self._lost_before = 0
         self._missed = 0  # launches on GPUs, before the last take
         self._spool = Spool(self.out)
@@ -205,6 +206,7 @@ class Collector:
                 self._final = self.profile()
                 if self.writer is not None:
                     self._write(self.writer, *self._counting.part(), "")
+                    self.writer.lines(self._lines)
                     self.writer.mark(wall_ns=self.meta["wall_ns"])
         finally:
             self._undo.close()
@@ -225,7 +227,14 @@ class Collector:
         return self._profile_of(*self._counting.part())
 
     def _profile_of(self, cells: Records, operators: Records) -> Profile:
-        return Profile.from_arrays(self.strings, self.meta, cells=cells, operators=operators)
+        return Profile.from_arrays(
+            self.strings, self.meta, cells=cells, operators=operators, lines=self._known_lines()
+        )
+
+    def _known_lines(self) -> dict[int, str]:
+        """Return the lines of first special values since the start."""
+        self._lines |= self._counting.cells.first_lines()
+        return self._lines
 
     def flush(self) -> None:
         """Take the events out of the ring now; a thread does so ten times a second."""
@@ -249,6 +258,7 @@ class Collector:
         with self._counting.lock:
             self.flush()
             part = self._counting.part()
+            self._known_lines()
             # From here the runtime counts what is lost from zero, too.
             self._lost_before = self._lost
             self._missed += self._counting.missed
@@ -291,6 +301,7 @@ class Collector:
                 operators=operators,
                 events=np.concatenate(self._events) if self._events else None,
                 notes=notes,
+                lines=self._known_lines(),
             )
         own = None if self.writer is None else self.writer.path
         return merge_profiles([mine, *self._spool.profiles(self.meta["session"], own)])
@@ -313,7 +324,7 @@ class Collector:
     def in_child(self) -> None:
         """Forget what the parent counted; called in the child, after a fork."""
         self._counting.lock = threading.RLock()
-        self._parts, self._events = [], []
+        self._parts, self._events, self._lines = [], [], {}
         self._lost = self._lost_before = 0
         self.writer = self._child_writer = None
         self._stopping = threading.Event()
@@ -348,6 +359,7 @@ class Collector:
                 path = record.new_path(folder)
                 self._child_writer = ProfileWriter(path, self.strings, meta)
             self._write(self._child_writer, cells, operators, "")
+            self._child_writer.lines(self._known_lines())
 
     def _write_child(self) -> None:
         self._stopping.set()

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from pytest_udftorch.base.source_line import source_line
 from pytest_udftorch.errors import NativeError
 from pytest_udftorch.swap.native.runtime import load_built
 from pytest_udftorch.swap.operators import header
@@ -45,11 +46,7 @@ class Observer:
         )
         self._stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
         self._leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
-        #: Takes what returns the line that runs, as text, for the notes of where symbols are
-        #: called; None for notes without lines.
-        self.ask_lines = ctypes.PYFUNCTYPE(None, ctypes.py_object)(
-            ("udfobserver_ask_lines", library)
-        )
+        ctypes.PYFUNCTYPE(None, ctypes.py_object)(("udfobserver_ask_lines", library))(source_line)
         #: Takes the ``id()`` of a module, whose name is then asked for again.
         self.forget = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(("udfobserver_forget", library))
 

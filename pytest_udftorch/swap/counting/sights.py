@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pytest_udftorch.base.source_line import source_line
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.swap.counting.modules import ModuleNames
 from pytest_udftorch.swap.counting.observer import load_observer
@@ -34,13 +33,11 @@ def sighting() -> Iterator[None]:
     with ModuleNames(cells, observer):
         if not observer.start(all_operators=True):
             raise UdfError("torch refused the callbacks of the observer (at::addGlobalCallback).")
-        observer.ask_lines(source_line)
         cells.sighting(True)
         try:
             yield
         finally:
             cells.sighting(False)
-            observer.ask_lines(None)
             observer.stop()
 
 

@@ -20,7 +20,7 @@ from pytest_udftorch.swap.library.symbols import PROCESSORS, Processor, this_pro
 
 _ABI: Final = 5  # UDFRT_ABI in native/c/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 4  # UDFPROF_ABI in native/c/udfprof.h
+_PROFILER_ABI: Final = 5  # UDFPROF_ABI in native/c/udfprof.h
 
 
 #: Functions of Python's C API in the order of ``struct udfrt_python`` of native/c/udfrt.h.
@@ -38,6 +38,12 @@ class _CSight(ctypes.Structure):
         ("line_id", ctypes.c_uint32),
         ("place", ctypes.c_uint64),
     )
+
+
+class _CFirstLine(ctypes.Structure):
+    """``struct udfprof_first_line`` of native/c/udfprof.h, field for field."""
+
+    _fields_ = (("ns", ctypes.c_uint64), ("line_id", ctypes.c_uint32), ("pad", ctypes.c_uint32))
 
 
 class _CSlot(ctypes.Structure):
@@ -376,6 +382,7 @@ class Cells:
             "string": (ctypes.c_char_p, number),
             "string_count": (number,),
             "operator_udf": (None, number, word, word),
+            "first_lines": (size, ctypes.POINTER(_CFirstLine), size),
             "sighting": (None, ctypes.c_int),
             "sight": (ctypes.c_int, size, ctypes.POINTER(_CSight)),
             "clocks": (None, ctypes.POINTER(word), ctypes.POINTER(word)),
@@ -426,6 +433,16 @@ class Cells:
     def string(self, number: int) -> str:
         """Return the string with the id ``number``."""
         return bytes(self._lib.udfprof_string(number)).decode()
+
+    def first_lines(self) -> dict[int, str]:
+        """Return when cells first made special values, in ns, and the lines that called for it.
+
+        The observer has to follow operators. What no line of Python called is missing, and so is
+        what comes after the first 256.
+        """
+        found = (_CFirstLine * 256)()
+        count = self._lib.udfprof_first_lines(found, len(found))
+        return {one.ns: self.string(one.line_id) for one in found[:count]}
 
     def sighting(self, wanted: bool) -> None:
         """Note from now on where marked symbols are called first, or no longer; forget the rest.

@@ -98,7 +98,12 @@ _META: Final = shapes.record(
 )
 _MARK: Final = shapes.record(
     {},
-    {"lost_events": shapes.whole(), "wall_ns": _TIME, "note": shapes.of(str)},
+    {
+        "lost_events": shapes.whole(),
+        "wall_ns": _TIME,
+        "note": shapes.of(str),
+        "lines": shapes.each(shapes.row(_TIME, shapes.of(str))),
+    },
     closed=False,
 )
 
@@ -335,6 +340,11 @@ class ProfileWriter:
     def mark(self, **data: Any) -> None:
         """Append plain data, such as ``test="test_x.py::test_y", at="start"``."""
         self._append(MARK, json.dumps(data, allow_nan=False).encode())
+
+    def lines(self, lines: Mapping[int, str]) -> None:
+        """Note the lines that made first special values: CLOCK_MONOTONIC, in ns -> line."""
+        if lines:
+            self.mark(lines=[[time, line] for time, line in lines.items()])
 
     def lost_events(self, count: int) -> None:
         """Count events that were dropped before they came here, and note it in the file."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +37,7 @@ from pytest_udftorch.swap.records.totals import (
     add_operators,
     grouped,
     to_utc,
+    utc_offset,
 )
 
 #: At most so many rows are shown of a profile that nobody asked for a table.
@@ -54,6 +55,8 @@ class Profile(Result):
         operators: dtype OPERATOR, one for each operator, module, stage and device.
         events: dtype EVENT, by their start; empty unless the depth is ``events``.
         notes: sentences about what is missing.
+        lines: time at which a function first made a special value, in ns of UTC since 1970 -> the
+            line of Python that called the operator, if it is known.
 
     Times are UTC in ns since 1970.
     """
@@ -64,6 +67,7 @@ class Profile(Result):
     operators: Records
     events: Records
     notes: tuple[str, ...] = ()
+    lines: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -75,6 +79,7 @@ class Profile(Result):
         operators: Records | None = None,
         events: Records | None = None,
         notes: Sequence[str] = (),
+        lines: Mapping[int, str] | None = None,
     ) -> Profile:
         """Make a profile of the records of one process.
 
@@ -85,6 +90,7 @@ class Profile(Result):
             operators: dtype OPERATOR.
             events: dtype EVENT; times are CLOCK_MONOTONIC.
             notes: what is missing.
+            lines: of first special values; times are CLOCK_MONOTONIC.
         """
         meta = {"clocks": record.clocks(), **meta}
         names = strings.as_dict() if isinstance(strings, StringTable) else dict(strings)
@@ -98,6 +104,7 @@ class Profile(Result):
             add_operators(operators),
             events[np.argsort(events["start_ns"], kind="stable")],
             tuple(notes),
+            {time + utc_offset(meta): line for time, line in (lines or {}).items()},
         )
 
     @classmethod
@@ -215,7 +222,9 @@ class Profile(Result):
         cell = cells[[int(np.argmin(cells[name]))]]
         texts = {key: self.texts(key, cell)[0] for key in layout.CELL_KEY}
         time_ns = int(cell[name][0])
-        return First(kind, time_ns=time_ns, after_s=(time_ns - self.start_ns) / 1e9, **texts)
+        after_s = (time_ns - self.start_ns) / 1e9
+        line = self.lines.get(time_ns, "")
+        return First(kind, time_ns=time_ns, after_s=after_s, line=line, **texts)
 
     def texts(self, name: str, rows: Records) -> list[str]:
         """Return what the numbers in the field ``name`` of some rows stand for."""
@@ -312,6 +321,7 @@ def merge_profiles(profiles: Iterable[Profile]) -> Profile:
         add_operators(operators),
         together[np.argsort(together["start_ns"], kind="stable")],
         tuple(dict.fromkeys(note for p in given for note in p.notes)),
+        {time: line for p in given for time, line in p.lines.items()},
     )
 
 
@@ -446,4 +456,5 @@ def _from_file(file: record.ProfileFile, notes: Sequence[str], scope: str | None
         operators=part(file.operators, layout.OPERATOR),
         events=file.events if scope is None else None,
         notes=notes,
+        lines={int(t): str(s) for m in file.marks for t, s in m.get("lines", ())},
     )

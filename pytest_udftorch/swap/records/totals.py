@@ -182,6 +182,8 @@ class First(Result):
         function, dtype, form, device, operator, module, stage: which function, and where.
         time_ns: when, in ns of UTC since 1970.
         after_s: when, in seconds since the profile began.
+        line: the line of Python that called the operator, such as ``model.py:8, in forward: ...``;
+            empty if it is unknown, as on GPUs and outside of operators that are followed.
     """
 
     kind: str
@@ -194,6 +196,7 @@ class First(Result):
     stage: str
     time_ns: int
     after_s: float
+    line: str = ""
 
     def text(self) -> str:
         """Return what made it, where, and when."""
@@ -201,6 +204,7 @@ class First(Result):
         return (
             f"{self.function} ({kind}) in {self.operator or 'no operator'}, layer "
             f"{self.module or NO_MODULE}, {self.stage}, after {self.after_s:.3f} s"
+            + (f", at {self.line}" if self.line else "")
         )
 
     def document(self) -> dict[str, Any]:
@@ -251,13 +255,18 @@ def add_operators(operators: Records) -> Records:
 
 def to_utc(rows: Records, names: Iterable[str], meta: Mapping[str, Any]) -> Records:
     """Return rows whose times are UTC instead of CLOCK_MONOTONIC; 0 stays 0."""
-    clocks = meta["clocks"]
-    offset = np.int64(clocks["realtime_ns"] - clocks["monotonic_ns"])
+    offset = utc_offset(meta)
     rows = rows.copy()
     for name in names:
         times = rows[name].astype(np.int64)
         rows[name] = np.where(times == 0, 0, times + offset).astype(np.uint64)
     return rows
+
+
+def utc_offset(meta: Mapping[str, Any]) -> int:
+    """Return what to add to CLOCK_MONOTONIC, in ns, to get UTC."""
+    clocks = meta["clocks"]
+    return int(clocks["realtime_ns"]) - int(clocks["monotonic_ns"])
 
 
 def _number(value: float) -> float | str:

@@ -179,6 +179,7 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
             f"{escape(first.function)} in {escape(first.module or NO_MODULE)}",
             f"{escape(first.operator or 'no operator')}, {first.stage}, {first.dtype}, "
             f"{first.after_s:.3f} s after the start",
+            *([f"<code>{escape(first.line)}</code>"] if first.line else []),
         )
     came = [r for r in profile.layers() if r.special("in", kind)]
     if came:

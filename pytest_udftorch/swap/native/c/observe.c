@@ -204,11 +204,11 @@ static inline void NAMED(note_)(struct udfprof_cell *C, uint32_t In,
   if (!Made)
     return;
   if (Made & UDFPROF_NAN && !C->made_nan_ns)
-    C->made_nan_ns = udfprof_now();
+    C->made_nan_ns = udfprof_first();
   if (Made & UDFPROF_INF && !C->made_inf_ns)
-    C->made_inf_ns = udfprof_now();
+    C->made_inf_ns = udfprof_first();
   if (Made & UDFPROF_SUBNORMAL && !C->made_subnormal_ns)
-    C->made_subnormal_ns = udfprof_now();
+    C->made_subnormal_ns = udfprof_first();
 }
 
 static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,

@@ -754,6 +754,63 @@ void udfprof_see(const char *name, const char *line) {
   pthread_mutex_unlock(&SightsLock);
 }
 
+// Lines of first values. A lock guards them: a cell makes at most one value of
+// each kind.
+enum { FirstsRoom = 256 };
+static pthread_mutex_t FirstsLock = PTHREAD_MUTEX_INITIALIZER;
+static struct udfprof_first_line Firsts[FirstsRoom];
+/// The thread whose operator made the value, until its line is known.
+static const struct udfprof_thread *FirstsBy[FirstsRoom];
+static unsigned FirstsCount;
+uint32_t udfprof_waiting;
+
+uint64_t udfprof_first(void) {
+  const uint64_t Now = udfprof_now();
+  const struct udfprof_thread *T = udfprof_self;
+  if (T && T->region && !T->name)
+    T = T->region->Master;
+  if (!T || !T->name)
+    return Now;
+  pthread_mutex_lock(&FirstsLock);
+  if (FirstsCount < FirstsRoom) {
+    Firsts[FirstsCount] = (struct udfprof_first_line){.ns = Now};
+    FirstsBy[FirstsCount++] = T;
+    __atomic_fetch_add(&udfprof_waiting, 1, __ATOMIC_RELAXED);
+  }
+  pthread_mutex_unlock(&FirstsLock);
+  return Now;
+}
+
+void udfprof_line(const char *line) {
+  const struct udfprof_thread *T = udfprof_self;
+  const uint32_t Line = line ? udfprof_intern(line) : 0;
+  pthread_mutex_lock(&FirstsLock);
+  for (unsigned I = 0; I < FirstsCount; ++I)
+    if (FirstsBy[I] == T) {
+      Firsts[I].line_id = Line;
+      FirstsBy[I] = NULL;
+      __atomic_fetch_sub(&udfprof_waiting, 1, __ATOMIC_RELAXED);
+    }
+  pthread_mutex_unlock(&FirstsLock);
+}
+
+size_t udfprof_first_lines(struct udfprof_first_line *out, size_t capacity) {
+  size_t Count = 0;
+  pthread_mutex_lock(&FirstsLock);
+  for (unsigned I = 0; I < FirstsCount && Count < capacity; ++I)
+    if (Firsts[I].line_id)
+      out[Count++] = Firsts[I];
+  pthread_mutex_unlock(&FirstsLock);
+  return Count;
+}
+
+static void forgetFirsts(void) {
+  pthread_mutex_lock(&FirstsLock);
+  FirstsCount = 0;
+  __atomic_store_n(&udfprof_waiting, 0, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&FirstsLock);
+}
+
 static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
   const struct udfprof_region *Region = T->region;
   if (Region && !T->name)
@@ -1131,6 +1188,7 @@ void udfprof_start(uint32_t depth, uint32_t stride) {
   __atomic_store_n(&udfprof_depth, depth, __ATOMIC_RELAXED);
   __atomic_store_n(&SampleMask, stride - 1, __ATOMIC_RELAXED);
   clearAll();
+  forgetFirsts();
   pthread_mutex_lock(&EventsLock);
   EventFirst = EventCount = 0;
   LostEvents = 0;

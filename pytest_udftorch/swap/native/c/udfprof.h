@@ -29,7 +29,7 @@ extern "C" {
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
 /// native/runtime.py checks this number.
-#define UDFPROF_ABI 4
+#define UDFPROF_ABI 5
 
 enum {
   // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
@@ -298,6 +298,29 @@ UDFPROF_EXPORT void udfprof_operator_udf(uint32_t number, uint64_t elements,
 
 /// CLOCK_MONOTONIC in nanoseconds.
 UDFPROF_EXPORT uint64_t udfprof_now(void);
+
+/// CLOCK_MONOTONIC in nanoseconds, at which a cell first made a special value.
+/// Within an operator, the value waits for the line of Python that called it.
+UDFPROF_EXPORT uint64_t udfprof_first(void);
+
+/// How many such values wait for their lines.
+UDFPROF_EXPORT extern uint32_t udfprof_waiting;
+
+/// Notes that \p line, as text or null, calls the operator in which this thread
+/// is, for the values that wait for it.
+UDFPROF_EXPORT void udfprof_line(const char *line);
+
+/// When a cell first made a special value, and in which line; 0 if unknown.
+struct udfprof_first_line {
+  uint64_t ns;
+  uint32_t line_id;
+  uint32_t pad;
+};
+
+/// Writes those whose line is known, at most \p capacity of them, in the order
+/// in which they were made. Returns how many. There is room for the first 256.
+UDFPROF_EXPORT size_t udfprof_first_lines(struct udfprof_first_line *out,
+                                          size_t capacity);
 
 /// Where this thread is: the module's id times 4, plus the stage.
 UDFPROF_EXPORT uint64_t udfprof_place(void);

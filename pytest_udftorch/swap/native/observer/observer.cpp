@@ -81,21 +81,31 @@ udfprof_thread *self() {
 /// Returns the text of the line of Python that this thread runs, or null.
 std::atomic<PyObject *> LineOf{nullptr};
 
-/// Tells which operator ends, if somebody asks where symbols are called.
+/// Tells which operator ends, and the line that called it, if somebody asks
+/// where symbols are called or first values are made.
 void see(const char *Operator) {
-  if (!__atomic_load_n(&udfprof_sees, __ATOMIC_RELAXED) || !udfprof_unseen())
+  const bool Sees =
+      __atomic_load_n(&udfprof_sees, __ATOMIC_RELAXED) && udfprof_unseen();
+  const bool Waits = __atomic_load_n(&udfprof_waiting, __ATOMIC_RELAXED);
+  if (!Sees && !Waits)
     return;
+  const auto Tell = [&](const char *Line) {
+    if (Sees)
+      udfprof_see(Operator, Line);
+    if (Waits)
+      udfprof_line(Line);
+  };
   PyObject *const Function = LineOf.load();
   // A thread without Python's state runs no line. Whoever waits for it may hold
   // the interpreter's lock.
   if (!Function || !PyGILState_GetThisThreadState())
-    return udfprof_see(Operator, nullptr);
+    return Tell(nullptr);
   const PyGILState_STATE State = PyGILState_Ensure();
   PyObject *Type, *Error, *Trace;
   PyErr_Fetch(&Type, &Error, &Trace);
   PyObject *Text = PyObject_CallNoArgs(Function);
   const char *Line = Text ? PyUnicode_AsUTF8AndSize(Text, nullptr) : nullptr;
-  udfprof_see(Operator, Line && *Line ? Line : nullptr);
+  Tell(Line && *Line ? Line : nullptr);
   Py_DecRef(Text);
   PyErr_Restore(Type, Error, Trace); // drops what the function raised
   PyGILState_Release(State);
@@ -476,13 +486,10 @@ extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
   Modules.clear();
 }
 
-/// Where symbols are called is noted with the line that \p Function returns,
-/// or without lines if it is None.
+/// \p Function returns, as text, the line of Python that its thread runs.
 extern "C" UDFPROF_EXPORT void udfobserver_ask_lines(PyObject *Function) {
   Py_IncRef(Function);
-  PyObject *const New = Function == Py_None ? nullptr : Function;
-  // The one before stays: another thread may be calling it.
-  LineOf.store(New);
+  LineOf.store(Function);
 }
 
 /// From now on, the module at this address is another one or has another name.
