@@ -216,7 +216,11 @@ static void scanTable(struct Search *S, const struct dl_phdr_info *Info,
     size_t Symbol = ELF64_R_SYM(Table[I].r_info);
     if (!Symbol)
       continue;
-    long Index = namesFind(&S->Names, D->Strings + D->Symbols[Symbol].st_name);
+    const char *Name = D->Strings + D->Symbols[Symbol].st_name;
+    // Nearly all are of C++. Those of vector functions begin alike.
+    if (!strncmp(Name, "_Z", 2) && strncmp(Name, "_ZGV", 4))
+      continue;
+    long Index = namesFind(&S->Names, Name);
     if (Index < 0)
       continue;
     if ((size_t)S->Found < S->Capacity) {
