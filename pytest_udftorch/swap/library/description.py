@@ -621,6 +621,8 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder = path.parent
+        #: Paths that may be named, by name and whether a folder is wanted: many rows name one file.
+        self._paths: dict[tuple[str, bool], Path] = {}
 
     def fail(self, what: str) -> errors.LibraryError:
         return errors.LibraryError(f"{self.path}: {what}")
@@ -724,6 +726,9 @@ class _Reader:
         shown = plain_data.shown(relative)
         if not isinstance(relative, str):
             raise self.fail(f"{where}: {shown} is not a path.")
+        known = self._paths.get((relative, where in _FOLDER_KEYS))
+        if known is not None:
+            return known
         try:
             path = Path(os.path.realpath(self.folder / relative))
             kind = path.stat().st_mode
@@ -741,6 +746,7 @@ class _Reader:
                 f"{where} names {shown}, which lies outside this library and every other. What a "
                 f"library names lies in a folder that has a {DESCRIPTION_FILE}: copy it there."
             )
+        self._paths[relative, where in _FOLDER_KEYS] = path
         return path
 
     def functions(self, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], UdfFunction]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,8 @@ from pytest_udftorch.swap.overrides.schemas import (
     has_overload,
     is_composed_anew,
 )
-from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart
+from pytest_udftorch.swap.toolchain import cache
+from pytest_udftorch.swap.toolchain.torch_part import HEADERS_NEEDED, TorchPart, installed_list
 
 #: An overload (``aten::log.out``) and a dispatch key.
 Place = tuple[str, str]
@@ -91,10 +92,25 @@ def _text(path: str) -> str:
 
 
 def _boards(package: Path) -> Mapping[str, str]:
-    """Return the headers of the switchboard for a torch: its kernels, and the types of boards."""
+    """Return the headers of the switchboard for a torch: its kernels, and the types of boards.
+
+    The types are remembered while what pip lists of torch, the overloads and this file are the
+    same.
+    """
+    names = sorted({name for name, _ in places()})
+    types = functools.partial(_types, package, names)
+    lists = list(installed_list(package).values())
+    if not lists:
+        return {"boards.h": types(), **header.kernels()}
+    state = [str(package), names, *(cache.state_of(os.stat(path)) for path in (*lists, __file__))]
+    return {"boards.h": cache.remembered("boards", state, types), **header.kernels()}
+
+
+def _types(package: Path, names: Sequence[str]) -> str:
+    """Return the header with the C++ types of overloads that a torch has."""
     folder = package / "include" / "ATen" / "ops"
     included, entries = set(), []
-    for overload in sorted({name for name, _ in places()}):
+    for overload in names:
         base, _, last = overload.partition("::")[2].partition(".")
         name = f"{base}_{last}" if last else base
         for stem in (base, base.rstrip("_")):
@@ -105,7 +121,7 @@ def _boards(package: Path) -> Mapping[str, str]:
                 break
     lines = [f"#include <ATen/ops/{name}>\n" for name in sorted(included)]
     macro = " \\\n".join(("#define UDFTORCH_BOARDS(BOARD)", *entries))
-    return {"boards.h": "".join(lines) + macro + "\n", **header.kernels()}
+    return "".join(lines) + macro + "\n"
 
 
 def _failed(version: str, message: str) -> NativeError:
