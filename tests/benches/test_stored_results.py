@@ -126,7 +126,9 @@ def test_a_number_of_a_summary_rounds_as_before(value, digits):
     assert summaries.rounded(short) == short
 
 
-def test_rows_without_runs_are_measured_again(results):
+def test_rows_without_runs_are_measured_again(results, monkeypatch):
+    monkeypatch.setattr(experiment, "_warm_compiler", lambda device: None)  # nothing is compiled
+
     def prepare(case, device):
         return Prepared({"a": lambda: case["n"], "b": lambda: None})
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from pytest_udftorch.measure.timing.timers import require_device, untyped
@@ -35,9 +35,9 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
     for name in ("triton", "torchvision"):
-        # A torchvision that was built for another torch raises RuntimeError: operators are missing.
-        with contextlib.suppress(ImportError, RuntimeError):
-            versions[name] = str(import_module(name).__version__)
+        # To import torchvision takes seconds, and fails if it was built for another torch.
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "device": found.type,
         "machine": machine,
