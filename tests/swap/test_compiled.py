@@ -132,6 +132,7 @@ def test_composed_operators_have_the_bits_of_the_eager_kernels():
         torch.testing.assert_close(compiled(x.double()), composed(x.double()))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_composed_operator_is_still_inductors():
     x = torch.linspace(-4, 4, 77, requires_grad=True)
     with patched("corem"):
@@ -142,6 +143,7 @@ def test_the_gradient_of_a_composed_operator_is_still_inductors():
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.slow
 def test_only_the_chosen_functions_are_replaced():
     def both(x):
         return torch.exp(x), torch.sin(x)
@@ -156,6 +158,7 @@ def test_only_the_chosen_functions_are_replaced():
     assert not torch.equal(got[0], stock[0])
 
 
+@pytest.mark.slow
 def test_nested_sessions_compile_with_both_libraries():
     def both(x):
         return torch.exp(x), torch.cos(x)
