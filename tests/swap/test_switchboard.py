@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import operator_udf, patched, stock
+from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.overrides import dispatcher
 from pytest_udftorch.swap.overrides.switchboard import native, switchboard
 
@@ -297,6 +298,34 @@ def test_the_collector_may_end_a_session_while_another_opens():
         gc.set_threshold(*threshold)
     gc.collect()
     assert bits(torch.exp(X)) == plain
+
+
+def test_another_session_that_closes_leaves_no_moment_of_stock(monkeypatch):
+    """Kernels of other functions are exchanged below a session whose functions stay."""
+    x, seen = torch.linspace(-9, 9, 4099), []
+
+    def gelu():
+        seen.append(bits(F.gelu(x)))
+
+    def look(*given):
+        # Between the old kernels and the new ones.
+        thread = threading.Thread(target=gelu)
+        thread.start()
+        thread.join()
+        change(*given)
+
+    change, plain = follower._changes["torch.library"], bits(F.gelu(x))
+    below = patched("canary", functions=("log",))
+    below.__enter__()
+    with patched("corem", functions=("erf",), composites=True):
+        want = bits(F.gelu(x))
+        monkeypatch.setitem(follower._changes, "torch.library", look)
+        below.close()
+        assert seen == [want]
+        gelu()
+        assert set(seen) == {want}
+    assert want != plain
+    assert bits(F.gelu(x)) == plain
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

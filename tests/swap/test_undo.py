@@ -62,3 +62,35 @@ def test_a_change_that_fails_is_recorded_before():
         undo.set_item(table, "a", "bad")
     undo.run()
     assert table == {"a": 1}
+
+
+def test_a_step_for_the_end_runs_unless_it_is_recorded_again():
+    undo, done = Undo(), []
+    first, second = (lambda: done.append("first")), (lambda: done.append("second"))
+    undo.at_last(first)
+    undo.at_last(second)
+    undo.run()
+    assert done == []
+    undo.at_last(second)
+    undo.finish()
+    assert done == ["first"]
+    undo.run()
+    undo.finish()
+    undo.finish()
+    assert done == ["first", "second"]
+
+
+def test_a_step_for_the_end_that_fails_stays():
+    undo, done = Undo(), []
+
+    def step():
+        done.append(len(done))
+        if len(done) == 1:
+            raise KeyboardInterrupt
+
+    undo.at_last(step)
+    undo.run()
+    with pytest.raises(KeyboardInterrupt):
+        undo.finish()
+    undo.finish()
+    assert done == [0, 1]

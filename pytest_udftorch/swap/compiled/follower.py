@@ -174,8 +174,11 @@ class Follower:
     def _change(self, active: Active) -> None:
         self._undo.run()
         self.active = active
-        if active.id == STOCK:
-            return
+        if active.id != STOCK:
+            self._apply()
+        self._undo.finish()
+
+    def _apply(self) -> None:
         if self._hook is None:
             self._hook = ImportHook(self._imported, frozenset(self._changes))
             sys.meta_path.insert(0, self._hook)

@@ -129,7 +129,7 @@ class CpuOperators:
         """
         if not active.functions and not active.composites:
             return
-        undo.later(self.reset)
+        undo.at_last(self.reset)
         switchboard.open()
         found = self._made.get(active.key)
         if found is None:

@@ -159,7 +159,7 @@ class CudaOperators:
         registration = self._made.get(active.key)
         if registration is None:
             registration = self._made[active.key] = Registration(active)
-        undo.later(self.reset)
+        undo.at_last(self.reset)
         self._registration = registration
         if cuda.is_initialized():
             registration.register()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
@@ -18,9 +19,13 @@ class Undo:
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
+        self._left: list[Callable[[], object]] = []
 
     def run(self) -> None:
-        """Take everything back. After an error or an interrupt, run it again for the rest."""
+        """Take everything back. After an error or an interrupt, run it again for the rest.
+
+        What was recorded by :meth:`at_last` is left to :meth:`finish`.
+        """
         while self._steps:
             self._steps[-1]()
             self._steps.pop()
@@ -28,6 +33,25 @@ class Undo:
     def later(self, step: Callable[[], object]) -> None:
         """Record a step; it may run more than once, and before the change it takes back."""
         self._steps.append(step)
+
+    def at_last(self, step: Callable[[], object]) -> None:
+        """Record a step that need not run if it is recorded again before :meth:`finish`.
+
+        For a change that the next one replaces at once: other threads see no state in between.
+        """
+        self.later(functools.partial(self._leave, step))
+        if step in self._left:
+            self._left.remove(step)
+
+    def _leave(self, step: Callable[[], object]) -> None:
+        if step not in self._left:
+            self._left.append(step)
+
+    def finish(self) -> None:
+        """Run the steps that were left, and that no new change has recorded."""
+        while self._left:
+            self._left[-1]()
+            self._left.pop()
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Set an attribute."""
