@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -35,3 +37,21 @@ def undisturbed(run: Callable[[], T]) -> T:
     if raised:
         raise raised[0]
     return found[0]
+
+
+@contextlib.contextmanager
+def logging_goes_on() -> Iterator[None]:
+    """Give back the lock of ``logging`` if an interrupt inside has left it taken.
+
+    Python up to 3.12 takes it by a call, and a signal handler that raises where the call ends
+    leaves it taken for good: no other thread of the process can log from then on. Dynamo logs
+    whenever compiled code is dropped.
+    """
+    lock: Any = getattr(logging, "_lock", None)
+    mine = lock is None or lock._is_owned()
+    try:
+        yield
+    except BaseException:
+        while not mine and lock._is_owned():
+            lock.release()
+        raise

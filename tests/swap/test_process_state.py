@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import logging
 import os
 import random
 import sys
@@ -59,6 +60,7 @@ def as_before():
     assert follower.active.id == STOCK
     assert forks.active.collector is None
     assert not gate.is_active
+    assert not logging._lock._is_owned()
     assert torch.nn.Module.__call__ is call
     assert torch.is_grad_enabled()
     assert dispatcher.mode_now() is dispatcher.Mode.NORMAL
@@ -290,6 +292,31 @@ def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, a
         count += stride
     assert count > 100
     assert still_open < 3
+
+
+@pytest.mark.parametrize("when", ["opening", "closing"])
+def test_an_interrupt_leaves_the_lock_of_logging_free(shifted, as_before, monkeypatch, when):
+    """It comes where the call ends by which Python up to 3.12 takes the lock."""
+    dynamo = importlib.import_module(compat.DYNAMO)
+    monkeypatch.setattr(dynamo, "reset", lambda: logging.getLogger(f"of {when}").debug("reset"))
+
+    def interrupt(frame, event, argument):
+        if event == "c_return" and frame.f_code.co_name == "_acquireLock":
+            sys.setprofile(None)
+            raise _Interrupt
+
+    session = patched(shifted)
+    if when == "closing":
+        session.__enter__()
+    sys.setprofile(interrupt)
+    try:
+        session.__enter__() if when == "opening" else session.close()
+    except _Interrupt:
+        assert sys.version_info < (3, 13)
+    finally:
+        sys.setprofile(None)
+    session.close()
+    assert not logging._lock._is_owned()
 
 
 def _leave(session) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pytest_udftorch import errors
 from pytest_udftorch.base.compat import torch_summary
+from pytest_udftorch.base.interrupts import logging_goes_on
 from pytest_udftorch.base.newest import Newest
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.compiled import dynamo, inductor, optimizers
@@ -236,7 +237,7 @@ class Session(Result):
                 see ``operator_udfs``.
             CacheError: the cache cannot be written, or the process may open no more files.
         """
-        with enough_files():
+        with enough_files(), logging_goes_on():
             return self._enter()
 
     def _enter(self) -> Session:
@@ -328,7 +329,8 @@ class Session(Result):
     def close(self) -> None:
         """Restore the slots, if the session is open."""
         if self._state == "open":
-            binder().native.insisting(self._end)()
+            with logging_goes_on():
+                binder().native.insisting(self._end)()
 
     def _end(self) -> None:
         try:
