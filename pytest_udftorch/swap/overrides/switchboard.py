@@ -102,7 +102,8 @@ def _boards(package: Path) -> Mapping[str, str]:
     lists = list(installed_list(package).values())
     if not lists:
         return {"boards.h": types(), **header.kernels()}
-    state = [str(package), names, *(cache.state_of(os.stat(path)) for path in (*lists, __file__))]
+    files = [*map(str, lists), __file__]
+    state = [str(package), names, *(cache.state_of(os.stat(path)) for path in files)]
     return {"boards.h": cache.remembered("boards", state, types), **header.kernels()}
 
 
