@@ -3,9 +3,10 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
-        [contract_small] [cpu_operators] [exact_products] [exclusive] [innocent_pairs] [interrupts]
-        [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [planted_sameness]
-        [record_overhead] [sanitizers] [on_policy] [resumed_trainers]
+        [contract_small] [corem_models] [cpu_operators] [exact_products] [exclusive]
+        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
+        [planted_faults] [planted_sameness] [record_overhead] [sanitizers] [on_policy]
+        [resumed_trainers]
         [summation_trees] [switchboard] [taso_examples] [taso_funnel] [fusion_plans]
         [recompilation] [tiled_pipelines] [profile] [same] [rewriting_gains] [pet_convolutions]
         [cuda_differences] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
@@ -124,9 +125,9 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "contract_operators", "contract_small", "same", "float64_check",
-    "rewriting_gains", "pet_convolutions", "first_hour", "one_time_builds", "on_policy",
-    "resumed_trainers",
+    "versions", "coverage", "contract_operators", "contract_small", "corem_models", "same",
+    "float64_check", "rewriting_gains", "pet_convolutions", "first_hour", "one_time_builds",
+    "on_policy", "resumed_trainers",
 )  # fmt: skip
 LONG["stock_certificates"] = ("benches.experiments.stock_certificates", "--store")
 LONG["aarch64_sve"] = (

@@ -11,8 +11,6 @@ thread, at each CPU level in a process of its own, as in ``contract_speed``. The
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,7 +19,7 @@ import torch
 
 from benches.data.models import zoo
 from benches.experiments import command
-from benches.experiments.contract_speed import LEVELS, compared
+from benches.experiments.contract_speed import at_levels, compared
 from benches.experiments.cpu_operators import keep_freed_memory
 
 MODELS: Final = (
@@ -58,19 +56,6 @@ def measure_here(names: Sequence[str]) -> list[dict[str, Any]]:
     return [_row(origin, name) for origin, name in MODELS if not names or name in names]
 
 
-def measure(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the figures of each CPU level, from processes of their own."""
-    levels = {}
-    best = list(LEVELS).index(torch.backends.cpu.get_cpu_capability().lower())
-    for level, held in list(LEVELS.items())[best:]:
-        made = subprocess.run(
-            [sys.executable, "-m", "benches.experiments.contract_small", "--here", *names],
-            env={**os.environ, **held}, stdout=subprocess.PIPE, check=True,
-        )  # fmt: skip
-        levels[level] = json.loads(made.stdout.splitlines()[-1])
-    return {"asked": ASKED, "levels": levels}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("contract_small", __doc__)
@@ -80,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.here:
         print(json.dumps(measure_here(options.names)))
         return 0
+
+    def measure() -> dict[str, Any]:
+        return {"asked": ASKED, "levels": at_levels("contract_small", options.names)}
 
     def show(figures: dict[str, Any]) -> bool:
         for level, rows in figures["levels"].items():
@@ -92,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{level:7} {row['model']:16} {'   '.join(shown)}")
         return True
 
-    return command.run("contract_small", options, lambda: measure(options.names), show)
+    return command.run("contract_small", options, measure, show)
 
 
 if __name__ == "__main__":

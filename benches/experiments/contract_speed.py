@@ -115,9 +115,9 @@ def _time_ns(call: Call, count: int) -> float:
     return (time.thread_time_ns() - begin) / count
 
 
-def compared(call: Call) -> dict[str, Any]:
+def compared(call: Call, library: str = LIBRARY) -> dict[str, Any]:
     """Return the times of a call, and the speeds as shares of stock's of neighbouring turns."""
-    with patched(LIBRARY):
+    with patched(library):
         call()
     call()
     count = max(1, int(TURN_NS / max(1, _time_ns(call, 1))))
@@ -125,7 +125,7 @@ def compared(call: Call) -> dict[str, Any]:
     for _ in range(TURNS):
         _time_ns(call, count)
         stock.append(_time_ns(call, count))
-        with patched(LIBRARY):
+        with patched(library):
             # A session leaves small blocks of memory behind that move the results of the first
             # calls to cold pages.
             _time_ns(call, count)
@@ -145,16 +145,22 @@ def measure_here() -> dict[str, Any]:
     return {kind: {n: compared(c) for n, c in make().items()} for kind, make in KINDS.items()}
 
 
-def measure() -> dict[str, Any]:
-    """Return the figures of each CPU level, from processes of their own."""
+def at_levels(experiment: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the figures of an experiment at each CPU level, from processes of their own."""
     levels = {}
     best = list(LEVELS).index(torch.backends.cpu.get_cpu_capability().lower())
     for level, held in list(LEVELS.items())[best:]:
         made = subprocess.run(
-            [sys.executable, "-m", "benches.experiments.contract_speed", "--here"],
+            [sys.executable, "-m", f"benches.experiments.{experiment}", "--here", *names],
             env={**os.environ, **held}, stdout=subprocess.PIPE, check=True,
         )  # fmt: skip
         levels[level] = json.loads(made.stdout.splitlines()[-1])
+    return levels
+
+
+def measure() -> dict[str, Any]:
+    """Return the figures of each CPU level."""
+    levels = at_levels("contract_speed")
     return {"library": LIBRARY, "turns": TURNS, "asked": ASKED, "levels": levels}
 
 

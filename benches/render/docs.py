@@ -1462,7 +1462,15 @@ def contract_speed(results: Results) -> str:
 
 def contract_small(results: Results) -> str:
     """Return what small models take under the contract, over stock's time."""
-    document = results["contract_small"]
+    return _models_over_stock(results["contract_small"], ("model",))
+
+
+def corem_models(results: Results) -> str:
+    """Return what whole models take under corem on the CPU, over stock's time."""
+    return _models_over_stock(results["corem_models"], ("model", "precision"))
+
+
+def _models_over_stock(document: Mapping[str, Any], names: tuple[str, ...]) -> str:
     levels, asked = document["levels"], document["asked"]
 
     def over_stock(row: Mapping[str, Any]) -> str:
@@ -1470,10 +1478,15 @@ def contract_small(results: Results) -> str:
         low, high = 1 / speed["upper_quartile"], 1 / speed["lower_quartile"]
         return f"{1 / speed['median']:.2f} ({low:.2f} to {high:.2f})"
 
-    kinds = {"forward": "forward", "step": "training step"}
-    columns = [f"{kinds[kind]}, {_LEVEL_NAMES[level]}" for level in levels for kind in asked]
+    kinds = {"step": "training step"}
+    columns = [
+        f"{kinds.get(kind, kind)}, {_LEVEL_NAMES[level]}" for level in levels for kind in asked
+    ]
     rows = [
-        (both[0]["model"], *(over_stock(row[kind]) for row in both for kind in asked))
+        (
+            ", ".join(both[0][name] for name in names),
+            *(over_stock(row[kind]) for row in both for kind in asked),
+        )
         for both in zip(*levels.values(), strict=True)
     ]
     asked_row = ("asked", *(f"{share:g}" for _ in levels for share in asked.values()))
@@ -1918,6 +1931,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_small": contract_small,
+    "corem_models": corem_models,
     "contract_small_cuda": contract_small_cuda,
     "same": same,
     "same_one": same_one,
