@@ -180,7 +180,8 @@ def test_a_race_planted_in_a_udf_is_reported(tmp_path):
     library = planted(tmp_path / "planted", "return last = x;")
     outcome = sanitizers.in_python("sessions", "sessions", installed(THREAD), library)
     assert outcome.findings, outcome.text[-3000:]
-    assert "udf_expf" in outcome.text
+    # The frames inside it do not always have names.
+    assert "libplanted" in outcome.text
 
 
 @pytest.mark.slow
