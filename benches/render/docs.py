@@ -876,10 +876,14 @@ def _over(eager: float, time: float | None) -> str:
     return "not measured" if time is None else f"{eager / time:.2f}"
 
 
+#: SystemDS' fused operators that are not generated.
+_FUSED = ("wcemm", "wsloss", "wdivmm", "mmchain", "tak+*", "+*")
+
+
 def _own_operators(case: dict[str, Any]) -> str:
     """Return the fused operators that SystemDS ran: generated ones, and those that it has."""
     found = case["systemds_ns"] or {"operators": {}}
-    own = [n for n in found["operators"] if n.startswith("spoof") or n in ("wcemm", "tak+*", "+*")]
+    own = [n for n in found["operators"] if n.startswith("spoof") or n in _FUSED]
     return ", ".join(f"`{name}`" for name in sorted(own)) or "none"
 
 
