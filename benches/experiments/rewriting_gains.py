@@ -4,10 +4,10 @@
     python -m benches.experiments.rewriting_gains [--device D] [--seconds N] [--limit N]
         [--journal FILE] [--merge FILE ...] [--store FILE]
 
-ResNet-50, GoogLeNet, SqueezeNet, Inception v3 and ResNeXt-50 of torchvision on images of 224 x 224
-(Inception: 299 x 299), BERT-base from its configuration over 64 tokens, an encoder as BERT's that
-needs no package, one block of a transformer of the same width, and some steps of NasRNN, with
-random weights, at batch 1 and 32.
+ResNet-50, GoogLeNet, SqueezeNet, Inception v3, ResNeXt-50 and DenseNet-121 of torchvision on images
+of 224 x 224 (Inception: 299 x 299), RepVGG-A0 with its branches, DCGAN's generator, BERT-base from
+its configuration over 64 tokens, an encoder as BERT's that needs no package, one block of a
+transformer of the same width, and some steps of NasRNN, with random weights, at batch 1 and 32.
 Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each.
 The templates alone are the base line of the other three: they apply them, too, and only what their
 own rules add is their gain. A row's model takes turns with that of ``udf_templates``, with eager
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import sys
@@ -113,6 +114,49 @@ class _Encoder(nn.Sequential):
         super().__init__(nn.Embedding(WORDS, WIDTH), *(_Layer() for _ in range(LAYERS)))
 
 
+class _Generator(nn.Sequential):
+    """DCGAN's generator of images of 64 x 64: transposed convolutions, norms and ReLU."""
+
+    def __init__(self) -> None:
+        sizes = (100, 512, 256, 128, 64)
+        layers: list[nn.Module] = []
+        for number, (before, after) in enumerate(itertools.pairwise(sizes)):
+            stride, padding = (1, 0) if number == 0 else (2, 1)
+            layers += [nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False)]
+            layers += [nn.BatchNorm2d(after), nn.ReLU()]
+        super().__init__(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
+
+
+class _Branches(nn.Module):
+    """A block of RepVGG as it is trained: 3 x 3 and 1 x 1 beside each other, each with a norm."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.wide, self.point = (
+            nn.Sequential(
+                nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)
+            )
+            for size in (3, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images, half as large where the stride is 2."""
+        return (self.wide(x) + self.point(x)).relu()
+
+
+class _RepVgg(nn.Sequential):
+    """RepVGG-A0 as it is trained, without the identities beside the convolutions."""
+
+    def __init__(self) -> None:
+        blocks: list[nn.Module] = []
+        before = 3
+        for width, depth in ((48, 1), (48, 2), (96, 4), (192, 14), (1280, 1)):
+            for number in range(depth):
+                blocks.append(_Branches(before, width, 1 if number else 2))
+                before = width
+        super().__init__(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, WORDS))
+
+
 def _image(batch: int) -> Tensor:
     return torch.randn(batch, 3, IMAGE, IMAGE)
 
@@ -133,6 +177,9 @@ MODELS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]]
         lambda n: torch.randn(n, 3, 299, 299),
     ),
     "ResNeXt-50": (torchvision.models.resnext50_32x4d, _image),
+    "DenseNet-121": (torchvision.models.densenet121, _image),
+    "RepVGG-A0": (_RepVgg, _image),
+    "DCGAN": (_Generator, lambda n: torch.randn(n, 100, 1, 1)),
     "NasRNN": (lambda: NasRnn(STATE), lambda n: torch.randn(n, STEPS, STATE)),
 }
 
@@ -233,15 +280,16 @@ def _lost(report: GraphReport) -> list[dict[str, Any]]:
     """Return what of a backend's own matched and was not kept: the nearest to a gain of each rule.
 
     ``before_ns`` and ``after_ns`` are those of a part of the graph: of a region for udf_taso, of a
-    convolution for udf_pet. ``why`` is the measurement by which what was found is not kept.
+    convolution or chain for udf_pet. ``why`` is the measurement by which what was found is not
+    kept.
     """
     best: dict[str, dict[str, Any]] = {}
     for detail in report.details:
-        if "rule" in detail:
+        if "used" in detail:
             rule, kept = detail["rule"], detail["used"]
             before, after = detail["before_ns"], detail["after_ns"]
         elif "stock_ns" in detail:
-            rule, kept = detail["name"], detail["kept"]
+            rule, kept = detail["rule"], detail["kept"]
             before, after = detail["stock_ns"], detail["corrected_ns"]
         else:
             continue

@@ -46,6 +46,14 @@ SCRIPTS: Final = {
         ("g", "h"),
     ),
     "sparse loss": ("g = sum(A * log(B %*% t(C) + 1e-9));", ("g",)),
+    "generalised linear model": ("G = t(A) %*% (C * (A %*% B)); g = sum(abs(G));", ("g",)),
+    "ALS": (
+        # As in its own script of ALS: 3.4.0 generates no operators where one matrix is shared.
+        "f = sum((A != 0) * (A - B %*% t(C))^2); F = ((A != 0) * (B %*% t(C) - A)) %*% C; "
+        "G = t(t(B) %*% ((A != 0) * (B %*% t(C) - A))); g = sum(abs(F)); h = sum(abs(G));",
+        ("f", "g", "h"),
+    ),
+    "sum with a sparse part": ("G = D + A * (B %*% t(C)); g = sum(abs(G));", ("g",)),
 }
 #: Case -> what is computed of its inputs once, before the calls.
 BEFORE: Final = {"l2svm": "d = as.scalar(D);"}

@@ -876,10 +876,14 @@ def _over(eager: float, time: float | None) -> str:
     return "not measured" if time is None else f"{eager / time:.2f}"
 
 
+#: SystemDS' fused operators that are not generated.
+_FUSED = ("wcemm", "wsloss", "wdivmm", "mmchain", "tak+*", "+*")
+
+
 def _own_operators(case: dict[str, Any]) -> str:
     """Return the fused operators that SystemDS ran: generated ones, and those that it has."""
     found = case["systemds_ns"] or {"operators": {}}
-    own = [n for n in found["operators"] if n.startswith("spoof") or n in ("wcemm", "tak+*", "+*")]
+    own = [n for n in found["operators"] if n.startswith("spoof") or n in _FUSED]
     return ", ".join(f"`{name}`" for name in sorted(own)) or "none"
 
 
@@ -1178,16 +1182,44 @@ def pet_convolutions(results: Results) -> str:
             )
         )
     none = sum(row["times"] is None for row in document["rows"])
+    loads = [row["machine"]["load"] for row in (*document["rows"], *document["chains"])]
     places = "; ".join(dict.fromkeys(map(_place, document["rows"])))
     said = (
         f"ResNet-50 of torchvision, images of {document['image']} x {document['image']}, medians "
         f"of {document['runs']} runs; dilations are those of `replace_stride_with_dilation`. Of "
         f"each convolution's mutants the fastest one is shown. No mutant fits {none} more: a batch "
-        f"of one image has none to put side by side. {places}."
+        f"of one image has none to put side by side. {places}; other work shared the machine: load "
+        f"averages of {min(loads):.0f} to {max(loads):.0f}, contenders took turns."
     )
     header = ["image, batch", "kernel", "stride", "dilation", "device", "mutant", "mutant, us",
               "its correction, us", "convolution, us", "times as fast, corrected"]  # fmt: skip
-    return _joined([*table(header, rows), "", said], document)
+    return _joined([*_chains(document), "", *table(header, rows), "", said], document)
+
+
+def _chains(document: dict[str, Any]) -> list[str]:
+    """Return the times of chains of linear operators, and of the chains in their place."""
+    rows = []
+    for row in document["chains"]:
+        times = row["times"]
+        if times is None:
+            rows.append((row["chain"], str(row["batch"]), "none", *[""] * 5))
+            continue
+        us = {n: times[f"{n}_ns"] / 1000 for n in ("mutant", "corrected", "stock")}
+        rows.append(
+            (
+                row["chain"],
+                str(row["batch"]),
+                f"{times['name']}, of {times['tried']}",
+                f"{times['needed']:,}",
+                f"{times['regions']} regions" if times["regions"] else "none",
+                f"{us['corrected']:,.0f}",
+                f"{us['stock']:,.0f}",
+                f"{us['stock'] / us['corrected']:.2f}, {times['verdict']}",
+            )
+        )
+    header = ["chain", "batch", "the fastest other chain", "positions needed by the box test",
+              "correction", "with it, us", "the chain, us", "times as fast"]  # fmt: skip
+    return table(header, rows)
 
 
 def _extremes(ratios: dict[str, float], over: str) -> list[str]:

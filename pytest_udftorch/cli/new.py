@@ -18,14 +18,27 @@ def add(commands: Subparsers) -> None:
         "README. It builds and its tests pass as made.",
     )
     parser.add_argument("folder", type=Path, metavar="MYLIB", help="new; its name is the library's")
+    parser.add_argument(
+        "--fpcore", type=Path, metavar="FILE",
+        help="with its functions in FPCore, such as Herbie writes them, in C",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Make the folder, and say what to do next."""
     from pytest_udftorch.cli import scaffold
+    from pytest_udftorch.errors import SourceError
 
-    for path in scaffold.make(options.folder):
+    texts, first = None, "pytest; then "
+    if options.fpcore is not None:
+        try:
+            texts, first = scaffold.of_fpcore(options.fpcore.read_text(encoding="utf-8")), ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(
+                f"Cannot read {options.fpcore}: {error}. Name a text file."
+            ) from error
+    for path in scaffold.make(options.folder, texts):
         print(path)
-    print(f"Next: cd {options.folder} && pytest; then udftorch verify ./ --quick")
+    print(f"Next: cd {options.folder} && {first}udftorch verify ./ --quick")
     return 0

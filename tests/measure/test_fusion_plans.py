@@ -13,7 +13,7 @@ import pytest_udftorch
 from pytest_udftorch import measure
 from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure import model_pair, recording
-from pytest_udftorch.measure.rewrite.fusion import kernels
+from pytest_udftorch.measure.rewrite.fusion import kernels, loops
 from pytest_udftorch.measure.rewrite.fusion.plans import Planner
 
 
@@ -162,6 +162,90 @@ def test_csr_inputs_are_computed_where_they_have_elements():
     torch.testing.assert_close(loose(sparse, torch.ones(40, 30)), x.sum())
 
 
+def als(x, u, v):
+    """The loss of a factorisation where x has elements, and both gradients."""
+    e = (x != 0) * (torch.log(u @ v.T + 1) - x) ** 2
+    return e.sum(), e @ v + 0.1 * u, e.T @ u
+
+
+def outer_inputs(dtype=torch.float32):
+    x = torch.rand(40, 30) * (torch.rand(40, 30) < 0.1)
+    y = torch.rand(30, 40)
+    return [t.to(dtype) for t in (x, torch.rand(40, 4), torch.rand(30, 4), y)]
+
+
+def sparse_of(function, *given, sparse=1):
+    """Return what a fused function gives, dense, and the names of its kernels."""
+    with recording() as reports:
+        found = measure.fused(function, strict=True)(
+            *(t.to_sparse_csr() for t in given[:sparse]), *given[sparse:]
+        )
+    return found, [f.rule for f in reports[0].fired]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_loss_and_gradients_of_als_touch_what_is_stored():
+    x, u, v, _ = outer_inputs()
+    counts = []
+    function = measure.fused(als, strict=True)
+    for matrix in (x, x.to_sparse_csr()):
+        function(matrix, u, v)  # compiles, and checks
+        with pytest_udftorch.patched("corem", profile=True):
+            function(matrix, u, v)
+        with pytest_udftorch.patched("corem", profile=True) as session:
+            found = function(matrix, u, v)
+        counts.append(logarithms(session.profile))
+    assert counts == [x.numel(), int((x != 0).sum())]
+    for mine, wanted in zip(found, als(x, u, v), strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_elements_where_a_sparse_matrix_has_them_in_other_types():
+    def elements(x, u, v, y):
+        e = x * (u @ v.T)
+        return e, y.T + e
+
+    x, u, v, y = outer_inputs(torch.float64)
+    found, rules = sparse_of(lambda x, u, v: x * (u @ v.T).exp(), x, u, v)
+    assert (rules, found.layout) == (["Outer"], torch.sparse_csr)
+    torch.testing.assert_close(found.to_dense(), x * (u @ v.T).exp())
+    x, u, v, y = outer_inputs(torch.bfloat16)
+    found, rules = sparse_of(lambda *given: elements(*given)[1], x, u, v, y)
+    assert rules == ["Outer"]
+    torch.testing.assert_close(found, elements(x, u, v, y)[1])
+    # Weights that are sparse elsewhere than x.
+    weights = (x.T.reshape(40, 30) != 0).to(x.dtype)
+    weighted, rules = sparse_of(
+        lambda w, x, u, v: (w * (x - u @ v.T) ** 2).sum(), weights, x, u, v, sparse=2
+    )
+    assert rules == ["Outer"]
+    torch.testing.assert_close(weighted, (weights * (x - u @ v.T) ** 2).sum(), rtol=0.02, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x, u, v: (x + u @ v.T).sum(), "used where its zeros count"),
+        (lambda x, u, v: ((x == 0) * (u @ v.T)).sum(), "used where its zeros count"),
+        (lambda x, u, v: torch.cat([x * (u @ v.T), u], 1), "would be sparse"),
+        (lambda x, u, v: (x * (u @ v.T)) @ (v * (x * (u @ v.T)).sum()), "would be sparse"),
+    ],
+)  # fmt: skip
+def test_sparse_matrices_are_refused_where_their_zeros_count(function, reason):
+    with pytest.raises(RewriteError, match=reason):
+        sparse_of(function, *outer_inputs()[:3])
+
+
+def test_a_driver_that_is_dense_spares_products_in_a_dense_result():
+    x, u, v, y = outer_inputs()
+    compiled, _, report = fused(lambda x, u, v, y: y.T + x * (u @ v.T), x, u, v, y, sparse=0.2)
+    assert [f.rule for f in report.fired] == ["Outer"]
+    x[3], u[3] = 0, torch.nan
+    assert torch.equal(compiled(x, u, v, y)[3], y[:, 3])
+
+
 def logarithms(profile):
     return sum(row.elements for row in profile.rows("function") if row.key["function"] == "log")
 
@@ -186,6 +270,26 @@ def test_shapes_and_levels():
     _, found, _ = fused(everything, *given)
     for mine, wanted in zip(found, everything(*given), strict=True):
         torch.testing.assert_close(mine, wanted)
+
+
+def test_types_and_results_that_lie_in_columns():
+    def turned(x, y, c):
+        a = (x.T + y.T) ** 2
+        return a.exp() * c, a.amax(1), x @ (x.T @ c) * 2
+
+    x, y, c = (t.to(torch.float64) for t in (torch.rand(5, 7), torch.rand(5, 7), torch.rand(5)))
+    _, found, report = fused(turned, x, y, c)
+    assert {"Row", "Cell"} >= {f.rule for f in report.fired} > set()
+    for mine, wanted in zip(found, turned(x, y, c), strict=True):
+        assert (mine.dtype, mine.stride()) == (wanted.dtype, wanted.stride())
+        torch.testing.assert_close(mine, wanted)
+    torch.compiler.reset()
+    given = [t.bfloat16() for t in (x, y, c)]
+    _, found, report = fused(lambda x, y, c: (x * 3.1 + y).relu() - c[:, None], *given)
+    assert [f.rule for f in report.fired] == ["Cell"]
+    # One rounding instead of three.
+    wide = (given[0].float() * 3.1 + given[1].float()).relu() - given[2].float()[:, None]
+    assert torch.equal(found, wide.bfloat16())
 
 
 def logistic(x, b, y):
@@ -312,7 +416,7 @@ def test_strict_makes_an_error_of_what_is_left_alone():
 
 def test_a_wrong_kernel_never_runs(monkeypatch):
     monkeypatch.setattr(
-        kernels, "expression", lambda node, names, real=kernels.expression: real(node, names) + "*2"
+        loops, "expression", lambda node, names, real=loops.expression: real(node, names) + "*2"
     )
     x = torch.rand(10)
     compiled = torch.compile(lambda x: x.exp().sum(), backend="udf_fusion", dynamic=False)

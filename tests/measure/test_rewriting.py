@@ -57,6 +57,23 @@ def rewritten(model, *inputs, **options):
     return found, report
 
 
+def test_scalar_tensors_that_a_graph_holds_become_numbers():
+    weight = nn.Parameter(torch.tensor(0.3))
+
+    def function(x):
+        y = (x * torch.tensor(3.1, dtype=torch.float64) + 2) * torch.tensor(2) - weight
+        return y / torch.tensor(0.7), x.bfloat16() * torch.tensor(1.1)
+
+    x = torch.randn(5, 7)
+    found, report = rewritten(function, x, templates=["literals"])
+    assert all(map(torch.equal, found, function(x)))
+    # A whole number, what is computed in 16 bits, and a weight, which may be written, stay.
+    assert [f.where.split()[-1] for f in report.fired] == ["3.1", str(float(torch.tensor(0.7)))]
+    torch.compiler.reset()
+    _, report = rewritten(function, x, templates=["dce"])
+    assert report.fired == []
+
+
 def test_templates_change_the_graph_and_say_where(model):
     (found, copied), report = rewritten(model, X)
     wanted, _ = model(X)
@@ -96,7 +113,7 @@ def test_a_template_alone_keeps_the_bits(model, name):
     assert (report.check, report.left_alone) == ("the same bits", "")
     if name == "fold":
         assert report.constants == 1  # exp of a parameter
-    elif name != "dce":  # AOTAutograd leaves no dead code
+    elif name not in ("dce", "literals"):  # AOTAutograd leaves no dead code
         assert report.fired
         assert {f.rule for f in report.fired} <= {*TEMPLATES[name].rules}
 

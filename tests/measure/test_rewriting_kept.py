@@ -14,7 +14,7 @@ from torchvision.models.googlenet import Inception
 from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.measure import read_rules, recording
 from pytest_udftorch.measure.rewrite import pet
-from pytest_udftorch.measure.rewrite.fusion import kernels
+from pytest_udftorch.measure.rewrite.fusion import loops
 from pytest_udftorch.measure.rewrite.gain import ORIGINAL, kept, measured, why_not
 from pytest_udftorch.measure.rewrite.taso import backend as taso
 from pytest_udftorch.measure.rewrite.taso import search as taso_search
@@ -246,7 +246,7 @@ def unproved(monkeypatch, tmp_path):
 
 def uncorrected(monkeypatch, tmp_path):
     """Images side by side, as if they were right at the seams."""
-    monkeypatch.setattr(pet, "wrong_regions", lambda *_: ())
+    monkeypatch.setattr(pet, "regions", lambda *_: ())
     model = nn.Conv2d(2, 2, 3, padding=1).eval()
     return "udf_pet", model, torch.rand(3, 2, 6, 6)
 
@@ -259,8 +259,8 @@ def misjoined(monkeypatch, tmp_path):
 
 def doubled(monkeypatch, tmp_path):
     """Kernels that compute twice of everything."""
-    real = kernels.expression
-    monkeypatch.setattr(kernels, "expression", lambda node, names: f"{real(node, names)} * 2")
+    real = loops.expression
+    monkeypatch.setattr(loops, "expression", lambda node, names: f"{real(node, names)} * 2")
     return "udf_fusion", lambda x: x.exp() + 1, torch.rand(10)
 
 

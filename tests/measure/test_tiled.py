@@ -185,6 +185,36 @@ def test_threads_of_torch_stay_as_they_are():
     assert seen == [before]
 
 
+def test_the_estimated_memory_decides_on_the_plan():
+    array = pytest.importorskip("dask.array", reason="dask is not installed")
+
+    def pipeline(x):
+        y = x.tanh() * 2
+        return y.exp(), (y * y).sum()
+
+    # The input, y, its exponentials and its squares.
+    peak = 4 * X.numel() * X.element_size()
+    wanted = pipeline(X)
+    for memory, plan, tasks in (
+        (None, "", "a task for each chunk"),
+        (peak, "the function as it is", "one task"),
+        (peak - 1, "tiles", "a task for each chunk"),
+    ):
+        function = tiled(pipeline, memory=memory, **SMALL)
+        with recording() as reports:
+            torch.testing.assert_close(function(X), wanted)
+            lazy = function(array.from_array(X.numpy(), chunks=(400, 16)))
+        assert reports[0].before.peak_bytes == peak
+        notes = [n for r in reports for n in r.notes if n.startswith("plan: ")]
+        assert [n.split(";")[0] for n in notes] == (
+            [f"plan: {plan}", f"plan: {tasks}"] if memory else []
+        )
+        assert len(lazy[0].chunks[0]) == (1 if tasks == "one task" else 3)
+        torch.testing.assert_close(torch.from_numpy(lazy[0].compute()), wanted[0])
+    with pytest.raises(RewriteError, match="memory=0"):
+        tiled(pipeline, memory=0)
+
+
 def test_dask_arrays_stay_lazy_and_chunks_give_the_same():
     array = pytest.importorskip("dask.array", reason="dask is not installed")
     read = []

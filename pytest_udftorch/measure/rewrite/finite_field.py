@@ -55,7 +55,7 @@ class Field:
             "mean": self._mean,
             "addmm": self._addmm,
             "convolution": self._convolution,
-            "avg_pool2d": self._average,
+            **dict.fromkeys(("avg_pool2d", "avg_pool3d"), self._average),
             "constant_pad_nd": lambda x, pad, value=0: aten.constant_pad_nd(
                 x, pad, self.number(value)
             ),
@@ -153,7 +153,8 @@ class Field:
         padded: bool = True, divisor: int | None = None,
     ) -> Any:  # fmt: skip
         def added(values: Any) -> Any:
-            return aten.avg_pool2d(values, kernel, stride, padding, ceil, True, 1)
+            call = aten.avg_pool2d if len(kernel) == 2 else aten.avg_pool3d
+            return call(values, kernel, stride, padding, ceil, True, 1)
 
         total = self.reduced(added(x))
         if divisor is None and not padded:

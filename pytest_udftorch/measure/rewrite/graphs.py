@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -100,6 +100,19 @@ def outputs(graph: fx.Graph) -> list[Any]:
     """Return what a graph returns, flat: nodes, and constants."""
     (end,) = (n for n in graph.nodes if n.op == "output")
     return list(pytree.tree_leaves(end.args))
+
+
+def depends(node: fx.Node, on: Collection[fx.Node]) -> bool:
+    """Whether a node is one of others, or computed from one."""
+    waiting, seen = [node], {node}
+    while waiting:
+        new = waiting.pop()
+        if new in on:
+            return True
+        more = [n for n in new.all_input_nodes if n not in seen]
+        seen.update(more)
+        waiting += more
+    return False
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:

@@ -396,15 +396,16 @@ def _convolved(args: Sequence[Any], shape: tuple[int, ...]) -> IndexMap:
 def _averaged(args: Sequence[Any], shape: tuple[int, ...]) -> IndexMap:
     x, kernel = args[0], args[1]
     stride = args[2] if len(args) > 2 and args[2] else kernel
-    padding = args[3] if len(args) > 3 else (0, 0)
+    rank = len(kernel)
+    padding = args[3] if len(args) > 3 else (0,) * rank
     if len(args) > 4 and args[4]:
         raise EquivalenceError(
-            "avg_pool2d with ceil_mode divides by numbers that the box test does not know. Pad the "
-            "input, and pool without ceil_mode."
+            f"avg_pool{rank}d with ceil_mode divides by numbers that the box test does not know. "
+            "Pad the input, and pool without ceil_mode."
         )
     cuts = list(x.cuts)
     steps = _each(range(len(shape)))
-    for number, d in enumerate(range(len(shape) - 2, len(shape))):
+    for number, d in enumerate(range(len(shape) - rank, len(shape))):
         window = (kernel[number], stride[number], padding[number], 1)
         cuts[d] = frozenset(_windows(x.cuts[d], x.shape[d], shape[d], window))
         steps[d] = [(d, stride[number])]
@@ -442,7 +443,7 @@ RULES: Final[dict[str, Callable[[Sequence[Any], Any], Any]]] = {
     **dict.fromkeys(("mm", "bmm", "mv"), _product_of_matrices),
     "addmm": _added_to_product,
     "convolution": _convolved,
-    "avg_pool2d": _averaged,
+    **dict.fromkeys(("avg_pool2d", "avg_pool3d"), _averaged),
     **dict.fromkeys(
         (f"{kind}{like}" for kind in ("full", "ones", "zeros") for like in ("", "_like")), _filled
     ),

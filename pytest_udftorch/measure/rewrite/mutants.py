@@ -342,8 +342,8 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     yield low, high
 
 
-def region_of(x: Any, w: Any, bias: Any, setting: Setting, region: Region) -> Any:
-    """Compute a region of a convolution alone."""
+def window_of(x: Any, w: Any, setting: Setting, region: Region) -> Any:
+    """Return what a convolution reads to compute a region, with the zeros around the images."""
     pads: list[int] = []
     for dim in reversed(range(len(region))):
         first, last = region[dim][0], region[dim][1] - 1
@@ -353,8 +353,24 @@ def region_of(x: Any, w: Any, bias: Any, setting: Setting, region: Region) -> An
         end += setting.dilation[dim] * (w.shape[2 + dim] - 1) + 1
         pads += [max(0, -start), max(0, end - size)]
         x = x.narrow(2 + dim, max(0, start), min(end, size) - max(0, start))
-    inside = replace(setting, padding=(0,) * len(region))
-    return inside.stock(F.pad(x, pads), w, bias)
+    return F.pad(x, pads)
+
+
+def computed_regions(
+    x: Any, w: Any, bias: Any, setting: Setting, wrong: Sequence[Region]
+) -> list[Any]:
+    """Compute regions of a convolution alone, those of one size by one call."""
+    inside = replace(setting, padding=(0,) * len(setting.padding))
+    sizes: dict[Any, list[int]] = {}
+    for number, region in enumerate(wrong):
+        sizes.setdefault(tuple(end - start for start, end in region), []).append(number)
+    found: list[Any] = [None] * len(wrong)
+    for numbers in sizes.values():
+        windows = [window_of(x, w, setting, wrong[n]) for n in numbers]
+        together = inside.stock(torch.cat(windows) if len(windows) > 1 else windows[0], w, bias)
+        for n, part in zip(numbers, together.split(x.shape[0]), strict=True):
+            found[n] = part
+    return found
 
 
 def wrong_regions(
@@ -362,6 +378,14 @@ def wrong_regions(
 ) -> tuple[Region, ...]:
     """Return where a mutant is wrong on an image at hand, by the box test."""
     return regions(judged(mutant, x, w, setting).differing)
+
+
+def placed(found: Any, wrong: Sequence[Any], *parts: Any) -> Any:
+    """Write the regions that a correction has computed into a result, and return it."""
+    found = found.contiguous()
+    for region, part in zip(wrong, parts, strict=True):
+        found[(slice(None), slice(None), *(slice(*span) for span in region))] = part
+    return found
 
 
 def corrected(
@@ -379,8 +403,6 @@ def corrected(
     """
     stride, padding, dilation = map(tuple, setting[:3])
     own = Setting(stride, padding, dilation, setting[3])
-    found = Mutant.of(mutant)(x, w, bias, own).contiguous()
-    for region in wrong:
-        place = (slice(None), slice(None), *(slice(*span) for span in region))
-        found[place] = region_of(x, w, bias, own, tuple(map(tuple, region)))
-    return found
+    found = Mutant.of(mutant)(x, w, bias, own)
+    plain = [tuple(map(tuple, region)) for region in wrong]
+    return placed(found, plain, *computed_regions(x, w, bias, own, plain))

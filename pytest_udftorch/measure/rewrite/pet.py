@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend ``udf_pet``: convolutions as faster ones that are right in part, and corrections.
+"""The backend ``udf_pet``: linear operators as faster ones that are right in part, and corrections.
 
-``mutants`` makes other convolutions of the same elements. The box test names the boxes of the
-output in which one is wrong, and a correction computes these anew. A mutant is kept where it and
-its correction take less time than the convolution. ``batches`` are right everywhere.
+``mutants`` makes other convolutions of the same elements, and ``stages`` other chains of up to
+three operators. The box test names the boxes of the output in which one is wrong, and a correction
+computes these anew. A mutant is kept where it and its correction take less time than what it
+replaces. ``batches`` are right everywhere.
 
 Source: Wang et al., PET: Optimizing Tensor Programs with Partially Equivalent Transformations and
 Automated Corrections, OSDI 2021.
@@ -15,14 +16,14 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import fx
 
 from pytest_udftorch.errors import EquivalenceError
-from pytest_udftorch.measure.rewrite import graphs
+from pytest_udftorch.measure.rewrite import graphs, stages
 from pytest_udftorch.measure.rewrite.backends import (
     COMMON,
     Candidate,
@@ -41,11 +42,13 @@ from pytest_udftorch.measure.rewrite.mutants import (
     Setting,
     corrected,
     generated,
-    wrong_regions,
+    judged,
+    regions,
 )
 from pytest_udftorch.measure.rewrite.report import GraphReport
+from pytest_udftorch.measure.rewrite.stage_nodes import Found, found_chains
 from pytest_udftorch.measure.rewrite.templates import Firing
-from pytest_udftorch.measure.timing.timers import SyncTimer
+from pytest_udftorch.measure.timing.timers import Comparison, SyncTimer
 
 #: The most mutants of a convolution that are measured, those that are right in most places first.
 _MEASURED: Final = 6
@@ -69,6 +72,7 @@ class Measured:
         name: of the mutant.
         mutant: it, as tuples of numbers.
         tried: mutants that were measured.
+        needed: at how many positions the box test needs programs to agree.
         regions: which its correction computes.
         mutant_ns: median of the mutant alone.
         corrected_ns: with its correction.
@@ -79,6 +83,7 @@ class Measured:
     name: str
     mutant: tuple[Any, ...]
     tried: int
+    needed: int
     regions: tuple[Region, ...]
     mutant_ns: float
     corrected_ns: float
@@ -89,6 +94,15 @@ class Measured:
         """Whether it gains enough."""
         fast = self.stock_ns >= gain * self.corrected_ns
         return fast and (gain < 1 or self.verdict != "slower")
+
+
+def _timed(
+    calls: dict[str, Callable[[], Any]], device: torch.device, runs: int, deadline: Deadline
+) -> Comparison:
+    """Return the times of calls that take turns, until the deadline."""
+    limit = None if math.isinf(deadline.left()) else max(deadline.left(), 1e-9)
+    timer = SyncTimer(device, runs=runs, rounds=3, warmup=2, gpu_state=False, seconds=limit)
+    return timer.compare(calls).complete()
 
 
 def measured_mutant(
@@ -109,21 +123,22 @@ def measured_mutant(
     """
     shapes = tuple(image.shape), tuple(kernel.shape)
     calls: dict[str, Callable[[], Any]] = {"stock": lambda: setting.stock(image, kernel, offset)}
-    known: dict[str, tuple[Mutant, tuple[Region, ...]]] = {}
+    known: dict[str, tuple[Mutant, tuple[Region, ...], int]] = {}
     plain = (setting.stride, setting.padding, setting.dilation, setting.groups)
     for mutant in generated(*shapes, setting):
         if len(known) == _MEASURED:
             break
         deadline.check("convolutions")
         try:
-            wrong = wrong_regions(mutant, *shapes, setting)
+            verdict = judged(mutant, *shapes, setting)
         except EquivalenceError:
             continue  # it suits smaller images alone
+        wrong = regions(verdict.differing)
         whole = math.prod(setting.made(*shapes)[2:])
         if sum(math.prod(end - start for start, end in region) for region in wrong) > whole / 2:
             continue
         name = f"{mutant.name} {len(known) + 1}"
-        known[name] = mutant, wrong
+        known[name] = mutant, wrong, verdict.needed
         calls[f"{name}, uncorrected"] = functools.partial(mutant, image, kernel, offset, setting)
         calls[name] = functools.partial(
             corrected, mutant.plain(), image, kernel, offset, plain, wrong
@@ -131,15 +146,14 @@ def measured_mutant(
     if not known:
         return None
     deadline.check("convolutions")
-    limit = None if math.isinf(deadline.left()) else max(deadline.left(), 1e-9)
-    timer = SyncTimer(image.device, runs=runs, rounds=3, warmup=2, gpu_state=False, seconds=limit)
-    timing = timer.compare(calls).complete()
+    timing = _timed(calls, image.device, runs, deadline)
     best = min(known, key=lambda name: timing[name].median_ns)
-    mutant, wrong = known[best]
+    mutant, wrong, needed = known[best]
     return Measured(
         mutant.name,
         mutant.plain(),
         len(known),
+        needed,
         wrong,
         timing[f"{best}, uncorrected"].median_ns,
         timing[best].median_ns,
@@ -179,17 +193,73 @@ class _Search:
         if best is None:
             return None
         kept = best.kept(self.gain)
+        self._note(node, best, kept)
+        plain = (setting.stride, setting.padding, setting.dilation, setting.groups)
+        shapes = [list(g.shape) for g in given]
+        measured = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
+        rule = f"convolution {best.name}"
+        self.report.details.append({"node": str(node), "rule": rule, **measured, "kept": kept})
+        return (best, x, w, bias, plain, best.regions) if kept else None
+
+    def _note(self, node: fx.Node, best: Measured, kept: bool) -> None:
         self.report.notes.append(
             f"{node}: {best.name} {best.mutant_ns / 1000:,.0f} us, with its correction of "
             f"{len(best.regions)} regions {best.corrected_ns / 1000:,.0f} us, stock "
             f"{best.stock_ns / 1000:,.0f} us; {'kept' if kept else 'not kept'}, the fastest of "
             f"{best.tried} mutants"
         )
-        plain = (setting.stride, setting.padding, setting.dilation, setting.groups)
-        shapes = [list(g.shape) for g in given]
-        measured = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
-        self.report.details.append({"node": str(node), **measured, "kept": kept})
-        return (best, x, w, bias, plain, best.regions) if kept else None
+
+    def chained(self, found: Found) -> stages.Other | None:
+        """Return the chain that takes another's place, or None; equal ones are measured once."""
+        problem, like = found.problem(), value(found.node)
+        key = ("chain", problem, like.dtype, like.device)
+        if key not in self.known:
+            if self.deadline.passed("chains"):
+                return None
+            try:
+                self.known[key] = self._fastest(problem, like)
+            except OutOfTime:
+                return None
+        best = self.known[key]
+        if best is None:
+            return None
+        kept = best.kept(self.gain)
+        self._note(found.node, best, kept)
+        shapes = {"image": list(problem.image), "kernels": [*map(list, problem.tensors)]}
+        plain = {k: v for k, v in asdict(best).items() if k != "mutant"}
+        rule = f"chain {best.name}"
+        self.report.details.append(
+            {"node": str(found.node), "rule": rule, **plain, **shapes, "kept": kept}
+        )
+        return best.mutant[0] if kept else None
+
+    def _fastest(self, problem: stages.Problem, like: torch.Tensor) -> Measured | None:
+        """Return the fastest chain in the place of another one, measured."""
+        x, *tensors = (
+            torch.randn(shape, dtype=like.dtype, device=like.device)
+            for shape in (problem.image, *problem.tensors)
+        )
+        chain = problem.chain
+        calls: dict[str, Callable[[], Any]] = {"stock": lambda: stages.run(chain, x, tensors)}
+        known: dict[str, stages.Other] = {}
+        for other in stages.generated(problem)[:_MEASURED]:
+            self.deadline.check("chains")
+            name = f"{', '.join(other.names)} {len(known) + 1}"
+            known[name] = other
+            ready, kernels = stages.prepared(other.chain, tensors)
+            calls[f"{name}, uncorrected"] = functools.partial(stages.run, ready, x, kernels)
+            calls[name] = functools.partial(
+                stages.corrected, replace(other, chain=ready), chain, x, kernels, tensors
+            )
+        if not known:
+            return None
+        timing = _timed(calls, x.device, self.runs, self.deadline)
+        best = min(known, key=lambda name: timing[name].median_ns)
+        return Measured(
+            ", ".join(known[best].names), (known[best],), len(known), known[best].needed,
+            known[best].wrong, timing[f"{best}, uncorrected"].median_ns, timing[best].median_ns,
+            timing["stock"].median_ns, timing.verdict(best, "stock"),
+        )  # fmt: skip
 
     def joined(self, batch: Batch) -> bool:
         """Whether calls are to be one; equal batches are measured once."""
@@ -201,14 +271,10 @@ class _Search:
             like = value(batch.nodes[0])
             tensors = [torch.randn(s, dtype=like.dtype, device=like.device) for s in shapes]
             calls = {"stock": lambda: before(*tensors), "one": lambda: after(*tensors)}
-            limit = None if math.isinf(self.deadline.left()) else max(self.deadline.left(), 1e-9)
-            timer = SyncTimer(
-                like.device, runs=self.runs, rounds=3, warmup=2, gpu_state=False, seconds=limit
-            )
-            timing = timer.compare(calls).complete()
+            timing = _timed(calls, like.device, self.runs, self.deadline)
             own = timing["one"].median_ns
             self.known[key] = Measured(
-                batch.name, (), 1, (), own, own, timing["stock"].median_ns,
+                batch.name, (), 1, 0, (), own, own, timing["stock"].median_ns,
                 timing.verdict("one", "stock"),
             )  # fmt: skip
         found = self.known[key]
@@ -219,7 +285,8 @@ class _Search:
             f"{names}: {found.name} {found.mutant_ns / 1000:,.0f} us, stock "
             f"{found.stock_ns / 1000:,.0f} us; {'kept' if kept else 'not kept'}"
         )
-        self.report.details.append({"node": names, **asdict(found), "kept": kept})
+        rule = {"node": names, "rule": found.name}
+        self.report.details.append({**rule, **asdict(found), "kept": kept})
         return kept
 
 
@@ -229,7 +296,7 @@ OPTIONS: Final[dict[str, Any]] = {**COMMON, "runs": 7, "gain": 1.05}
 def pet(
     module: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Backend ``udf_pet``: convolutions by mutants with corrections, where these are faster.
+    """Backend ``udf_pet``: linear operators by mutants with corrections, where these are faster.
 
     Options are ``runs``, the measurements of each; ``gain``, how many times as fast a mutant, and
     the whole graph, has to be (0 keeps all, to study them); ``seconds``, after which the search
@@ -262,6 +329,13 @@ def pet(
             if search.joined(batch):
                 batch.replace()
                 fired.append(Firing(batch.name, f"of {', '.join(map(str, batch.nodes))}"))
+        for chain in list(found_chains(graph.graph)):
+            other = search.chained(chain)
+            if other is not None:
+                problem = chain.problem()
+                where = f"{len(problem.chain)} operators, at {chain.node}"
+                fired.append(Firing(f"chain {', '.join(other.names)}", where))
+                chain.replace(other, problem.chain)
         fired += [
             Firing(f"convolution {made[old.name]}", f"at {old.name}")
             for old, _ in graphs.replacing(graph.graph, make)

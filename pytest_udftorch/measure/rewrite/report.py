@@ -30,6 +30,7 @@ class Counts:
             ``FlopCounterMode`` counts them.
         intermediates: tensors that are computed and not returned.
         intermediate_bytes: their size.
+        peak_bytes: the most that inputs and results need at once, each until it is read last.
     """
 
     operators: int
@@ -38,6 +39,7 @@ class Counts:
     flops: int
     intermediates: int
     intermediate_bytes: int
+    peak_bytes: int
 
 
 def _size(values: Sequence[Any]) -> int:
@@ -63,7 +65,26 @@ def count(module: fx.GraphModule) -> Counts:
         flops.get_total_flops(),
         len(between),
         sum(_size(graphs.tensors(n)) for n in between),
+        _peak(module.graph),
     )
+
+
+def _peak(graph: fx.Graph) -> int:
+    """Return the most bytes that a graph's tensors need at once; inputs stay to the end."""
+    last: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        last.update(dict.fromkeys(map(graphs.base_of, node.all_input_nodes), node))
+    now = sum(_size(graphs.tensors(n)) for n in graphs.placeholders(graph))
+    most = now
+    for node in graphs.calls(graph):
+        if graphs.base_of(node) is node:
+            now += _size(graphs.tensors(node))
+        most = max(most, now)
+        gone = {graphs.base_of(i) for i in node.all_input_nodes}
+        now -= sum(
+            _size(graphs.tensors(n)) for n in gone if last[n] is node and n.op == "call_function"
+        )
+    return most
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,37 @@ def _cse(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule,
     return result.graph_module, fired
 
 
+def _number_in(node: Any, module: fx.GraphModule) -> float | None:
+    """Return the number that a tensor without dimensions, which a graph holds, stands for."""
+    while isinstance(node, fx.Node) and packet_name(node) in ("lift_fresh_copy", "alias", "clone"):
+        (node,) = node.all_input_nodes
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    held = getattr(module, str(node.target), None)
+    if not isinstance(held, torch.Tensor) or hasattr(held, "fake_mode"):
+        return None
+    plain = held.dim() == 0 and held.is_floating_point() and held.device.type == "cpu"
+    return float(held) if plain else None
+
+
+def _literals(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
+    """Write tensors without dimensions, which the graph itself holds, as numbers."""
+    fired: list[Firing] = []
+    wide = (torch.float32, torch.float64)
+    for node in graphs.calls(module.graph):
+        if packet_name(node) not in ("add", "sub", "mul", "div") or len(node.args) != 2:
+            continue
+        first, second = node.args
+        number = _number_in(second, module)
+        fits = isinstance(first, fx.Node) and value(first).dim() > 0
+        if number is None or not fits or node.kwargs:
+            continue
+        if value(first).dtype in wide and value(node).dtype == value(first).dtype:  # type: ignore[arg-type]
+            node.args = (first, number)
+            fired.append(Firing("literal", f"{second} in {node} becomes {number!r}"))
+    return module, fired
+
+
 def _sums(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule, list[Firing]]:
     """Add, or multiply, two numbers that a tensor meets one after the other."""
     fired: list[Firing] = []
@@ -293,6 +324,7 @@ TEMPLATES: Final = {
                 "two views",
             ),
         ),
+        Template("literals", True, _literals, ("literal",)),
         Template("sums", False, _sums, ("two summands", "two factors")),
         Template(
             "conv_bn", False, _norms, ("convolution and batch norm", "product and batch norm")
@@ -304,7 +336,7 @@ TEMPLATES: Final = {
     )
 }
 #: What ``udf_templates`` applies unless it is told otherwise.
-DEFAULT: Final = ("algebra", "sums", "conv_bn", "cse", "dce", "fold")
+DEFAULT: Final = ("algebra", "literals", "sums", "conv_bn", "cse", "dce", "fold")
 
 
 def own(rules: Iterable[str]) -> list[str]:

@@ -26,7 +26,8 @@ from pytest_udftorch.measure.rewrite.backends import (
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.measure.rewrite.fusion.cells import is_sum
 from pytest_udftorch.measure.rewrite.fusion.chains import ChainKernel, chains
-from pytest_udftorch.measure.rewrite.fusion.kernels import Outer, callable_of, outer_of
+from pytest_udftorch.measure.rewrite.fusion.kernels import callable_of
+from pytest_udftorch.measure.rewrite.fusion.outer import OuterKernel, outer_kernel
 from pytest_udftorch.measure.rewrite.fusion.plans import Kernel, Plan, Planner
 from pytest_udftorch.measure.rewrite.fusion.rows import RowKernel, decompose, regions
 from pytest_udftorch.measure.rewrite.report import GraphReport
@@ -35,9 +36,9 @@ from pytest_udftorch.measure.rewrite.templates import Firing
 OPTIONS: Final[dict[str, Any]] = {"sparse": 0.0, **COMMON}
 
 
-def _template(kernel: Kernel, outer: Outer | None) -> str:
+def _template(kernel: Kernel) -> str:
     """Return SystemDS' name of what a kernel is."""
-    if outer is not None:
+    if isinstance(kernel, OuterKernel):
         return "Outer"
     if isinstance(kernel, ChainKernel):
         return "MMChain"
@@ -92,9 +93,7 @@ def _runs(kernels: Sequence[Kernel]) -> bool:
 
 
 def assembled(
-    graph: fx.Graph,
-    kernels: Sequence[tuple[Kernel, Outer | None]],
-    deadline: Deadline = NEVER,
+    graph: fx.Graph, kernels: Sequence[Kernel], deadline: Deadline = NEVER
 ) -> tuple[fx.Graph, list[Firing]]:
     """Return a graph that calls kernels in place of the nodes that they compute.
 
@@ -102,7 +101,7 @@ def assembled(
     """
     new = fx.Graph()
     mine: dict[fx.Node, fx.Node] = {n: new.node_copy(n) for n in graphs.placeholders(graph)}
-    owner = {root: i for i, (kernel, _) in enumerate(kernels) for root in kernel.roots}
+    owner = {root: i for i, kernel in enumerate(kernels) for root in kernel.roots}
     fired: list[Firing] = []
 
     @functools.cache
@@ -110,18 +109,18 @@ def assembled(
         return deadline.passed("kernels")
 
     def emit_kernel(number: int) -> None:
-        kernel, outer = kernels[number]
-        function, given = callable_of(kernel, number, outer)
-        for node in given:
+        kernel = kernels[number]
+        function = callable_of(kernel, number)
+        for node in kernel.reads:
             emit(node)
-        call = new.call_function(function, tuple(mine[n] for n in given))
+        call = new.call_function(function, tuple(mine[n] for n in kernel.reads))
         call.meta["val"] = tuple(graphs.value(root) for root in kernel.roots)
         for place, root in enumerate(kernel.roots):
             mine[root] = new.call_function(operator.getitem, (call, place))
             mine[root].meta = dict(root.meta)
-        body = dict.fromkeys([*kernel.body, *filter(is_sum, kernel.roots)])
+        body = dict.fromkeys([*kernel.body, *kernel.roots])
         where = f"{call.name}: {', '.join(n.name for n in body)}"
-        fired.append(Firing(_template(kernel, outer), where))
+        fired.append(Firing(_template(kernel), where))
 
     def emit(node: fx.Node) -> None:
         if node in mine:
@@ -177,7 +176,7 @@ def fusion(
         chosen = [*rows, *(plan.kernels if plan else ())]
         # One operator alone is torch's.
         chosen = [k for k in chosen if len({*k.body, *k.roots}) > 1]
-        kernels = [(k, outer_of(k, filled, wanted["sparse"])) for k in chosen]
+        kernels = [outer_kernel(k, filled, wanted["sparse"]) for k in chosen]
         new, fired = assembled(graph.graph, kernels, deadline)
         estimated = sum(k.cost_ns() for k in chosen) / 1000
         searched = plan or Plan((), 0.0, 0, 0, 0)

@@ -11,11 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from torch import fx
 
 from pytest_udftorch.measure.rewrite import graphs
-from pytest_udftorch.measure.rewrite.fusion.cells import bytes_of, expression, is_cell, plain, shape
+from pytest_udftorch.measure.rewrite.fusion.cells import (
+    FLOATS,
+    PROLOGUE,
+    bytes_of,
+    c_type,
+    expression,
+    is_cell,
+    plain,
+    register,
+    shape,
+)
 from pytest_udftorch.measure.rewrite.fusion.plans import BYTE_NS, Kernel
 
 _PRODUCTS: Final = ("mv", "mm")
@@ -48,7 +57,7 @@ def _product(node: fx.Node) -> bool:
         node.op == "call_function"
         and graphs.packet_name(node) in _PRODUCTS
         and not node.kwargs
-        and all(plain(n, (torch.float32,)) for n in (node, *node.all_input_nodes))
+        and all(plain(n, FLOATS) for n in (node, *node.all_input_nodes))
         and graphs.value(node).device.type == "cpu"
         and shape(node)[1:] in ((), (1,))
     )
@@ -59,7 +68,7 @@ def _turned(node: fx.Node) -> fx.Node | None:
     name, args = graphs.packet_name(node), node.args
     turned = name == "t" or (name == "permute" and list(args[1]) == [1, 0])  # type: ignore[arg-type]
     source = node.all_input_nodes[0] if turned else None
-    return source if source is not None and plain(source, (torch.float32,)) else None
+    return source if source is not None and plain(source, FLOATS) else None
 
 
 def chains(graph: fx.Graph) -> list[ChainKernel]:
@@ -107,23 +116,11 @@ def _chain(last: fx.Node) -> ChainKernel | None:
     if any(u not in body for n in body if n is not last and n is not left for u in n.users):
         return None
     vector: fx.Node = first.all_input_nodes[1]
-    if any(_after(n, first) for n in (*inputs, vector, matrix)):
+    if any(graphs.depends(n, {first}) for n in (*inputs, vector, matrix)):
         return None
     order = [n for n in last.graph.nodes if n in inputs and n not in (matrix, vector)]
     given = (matrix, vector, *order)
     return ChainKernel((last,), tuple(body), given, matrix, vector, first, inner)
-
-
-def _after(node: fx.Node, first: fx.Node) -> bool:
-    """Whether a node is computed from another."""
-    waiting, seen = [node], {node}
-    while waiting:
-        new = [n for n in waiting.pop().all_input_nodes if n not in seen]
-        if first in new:
-            return True
-        seen.update(new)
-        waiting += new
-    return False
 
 
 def chain_source(kernel: ChainKernel) -> str:
@@ -132,14 +129,14 @@ def chain_source(kernel: ChainKernel) -> str:
     names = {kernel.first: "dot"}
     head, inner = [], []
     for number, node in enumerate(kernel.inputs):
-        kind = "bool" if graphs.value(node).dtype == torch.bool else "float"
+        kind = c_type(node)
         head.append(f"  const {kind}* in{number} = (const {kind}*)in[{number}];")
         if number < 2:
             continue
         names[node] = f"v{number}"
         tensor = graphs.value(node)
         strides = (s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
-        inner.append(f"const {kind} v{number} = in{number}[row * {next(strides, 0)}L];")
+        inner.append(f"const {register(node)} v{number} = in{number}[row * {next(strides, 0)}L];")
     step = next(
         (s for s, n in zip(graphs.value(kernel.vector).stride(), shape(kernel.vector), strict=True)
          if n > 1),
@@ -149,26 +146,27 @@ def chain_source(kernel: ChainKernel) -> str:
         if node not in names and is_cell(node):
             names[node] = f"c{len(names)}"
             inner.append(f"const auto {names[node]} = {expression(node, names)};")
+    kind = register(kernel.matrix)
     lines = [
-        "#include <cmath>",
-        "#include <vector>",
+        PROLOGUE,
         'extern "C" __attribute__((visibility("default")))',
         "void fused(const void* const* in, void* const* out) {",
         *head,
         f"  std::vector<double> sums({columns}, 0.0);",
         f"  for (long row = 0; row < {rows}; ++row) {{",
-        f"    const float* x = in0 + row * {columns}L;",
+        f"    const {c_type(kernel.matrix)}* x = in0 + row * {columns}L;",
         "    double added = 0;",
         "    {",
         "#pragma clang fp reassociate(on)",
         f"      for (long k = 0; k < {columns}; ++k) added += double(x[k]) * in1[k * {step}L];",
         "    }",
-        "    const float dot = float(added);",
+        f"    const {kind} dot = {kind}(added);",
         *(f"    {line}" for line in inner),
         f"    const double factor = {names[kernel.inner]};",
         f"    for (long k = 0; k < {columns}; ++k) sums[k] += factor * x[k];",
         "  }",
-        f"  for (long k = 0; k < {columns}; ++k) ((float*)out[0])[k] = float(sums[k]);",
+        f"  for (long k = 0; k < {columns}; ++k) "
+        f"(({c_type(kernel.matrix)}*)out[0])[k] = {kind}(sums[k]);",
         "}",
     ]
     return "\n".join(lines) + "\n"

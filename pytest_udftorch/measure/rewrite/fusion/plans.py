@@ -50,6 +50,11 @@ class Kernel:
         """The shape over which it runs."""
         return shape(self.body[0])
 
+    @property
+    def reads(self) -> tuple[fx.Node, ...]:
+        """The nodes whose tensors it is given."""
+        return self.inputs
+
     def cost_ns(self) -> float:
         """Return its estimated time."""
         moved = sum(map(bytes_of, (*self.inputs, *self.roots)))

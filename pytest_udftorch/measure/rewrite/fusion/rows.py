@@ -11,17 +11,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import torch
 from torch import fx
 
 from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.fusion.cells import (
+    FLOATS,
+    PROLOGUE,
     bytes_of,
+    c_type,
     cost_ns,
     device,
     expression,
     is_cell,
+    is_total,
     plain,
+    register,
     shape,
 )
 from pytest_udftorch.measure.rewrite.fusion.plans import BYTE_NS, Kernel
@@ -41,8 +45,8 @@ def is_row(node: fx.Node) -> bool:
     return (
         isinstance(matrix, fx.Node)
         and len(rest) in (1, 2)
-        and plain(matrix, (torch.float32,))
-        and plain(node, (torch.float32,))
+        and plain(matrix, FLOATS)
+        and plain(node, FLOATS)
         and len(shape(matrix)) == 2
         and min(shape(matrix)) > 0
         and rest[0] in ([1], [-1])
@@ -55,22 +59,11 @@ def _matrix(node: fx.Node) -> Family:
     return rows, columns
 
 
-def _is_total(node: fx.Node) -> bool:
-    """Whether a node adds up all elements of a tensor."""
-    return (
-        node.op == "call_function"
-        and node.target is torch.ops.aten.sum.default
-        and not node.kwargs
-        and plain(node.all_input_nodes[0], (torch.float32,))
-        and plain(node, (torch.float32,))
-    )
-
-
 def _is_column(node: fx.Node) -> bool:
     """Whether a node makes a column, R x 1, of a vector."""
     return (
         graphs.packet_name(node) == "unsqueeze"
-        and plain(node, (torch.float32,))
+        and plain(node, FLOATS)
         and len(shape(node)) == 2
         and shape(node)[1] == 1
     )
@@ -109,7 +102,7 @@ def _family(node: fx.Node, known: dict[fx.Node, Family | None], wide: set[Family
     mine = [(i, known[i]) for i in node.all_input_nodes if known.get(i) is not None]
     if is_row(node):
         return _matrix(node)
-    if _is_total(node):
+    if is_total(node):
         return next((f for _, f in mine), None)
     if not is_cell(node) and not _is_column(node):
         return None
@@ -153,10 +146,10 @@ def decompose(module: fx.GraphModule) -> set[fx.Node]:
 
     def written(node: fx.Node) -> fx.Node | None:
         name = graphs.packet_name(node)
-        if name not in ("_softmax", "_log_softmax") or not plain(node, (torch.float32,)):
+        if name not in ("_softmax", "_log_softmax") or not plain(node, FLOATS):
             return None
         matrix, dimension, widened = node.args
-        if not plain(matrix, (torch.float32,)) or len(shape(node)) != 2:  # type: ignore[arg-type]
+        if not plain(matrix, FLOATS) or len(shape(node)) != 2:  # type: ignore[arg-type]
             return None
         if dimension not in (1, -1) or widened or min(shape(node)) == 0:
             return None
@@ -198,7 +191,7 @@ class _Steps:
 
     def buffered(self, kernel: RowKernel) -> int:
         """Return the bytes of the row's buffers."""
-        return 4 * kernel.columns * len(self.stored)
+        return 8 * kernel.columns * len(self.stored)
 
 
 def _steps(kernel: RowKernel) -> _Steps:
@@ -209,7 +202,7 @@ def _steps(kernel: RowKernel) -> _Steps:
             of[node] = max((s + (not kernel.is_wide(i)) for i, s in before), default=0)
         else:
             # A sum of an input is taken in the first step, and is narrow.
-            reads = is_row(node) or _is_total(node)
+            reads = is_row(node) or is_total(node)
             of[node] = max((s for _, s in before), default=0 if reads else -1)
     stored = [
         n
@@ -236,17 +229,13 @@ class _Writer:
         self.names: dict[fx.Node, str] = {}
         self.head: list[str] = []
         for number, node in enumerate(kernel.inputs):
-            kind = "bool" if graphs.value(node).dtype == torch.bool else "float"
+            kind = c_type(node)
             self.head.append(f"const {kind}* in{number} = (const {kind}*)in[{number}];")
         for number, node in enumerate(kernel.body):
             self.names[node] = f"v{number}"
         for number, node in enumerate(kernel.roots):
-            kind = self._type(node)
+            kind = c_type(node)
             self.head.append(f"{kind}* out{number} = ({kind}*)out[{number}];")
-
-    @staticmethod
-    def _type(node: fx.Node) -> str:
-        return "bool" if graphs.value(node).dtype == torch.bool else "float"
 
     def _known(self, node: fx.Node, wide: bool) -> dict[fx.Node, str]:
         """Return the C++ of a node's arguments."""
@@ -269,13 +258,14 @@ class _Writer:
             if self.kernel.is_wide(node):
                 if here:
                     made = expression(node, self._known(node, True))
-                    inner.append(f"const {self._type(node)} {name} = {made};")
+                    inner.append(f"const {register(node)} {name} = {made};")
                     if node in self.steps.stored:
-                        before.append(f"{self._type(node)} b{name}[{self.kernel.columns}];")
+                        before.append(f"{register(node)} b{name}[{self.kernel.columns}];")
                         inner.append(f"b{name}[j] = {name};")
                     if node in self.kernel.roots:
                         place = self.kernel.roots.index(node)
-                        inner.append(f"out{place}[i * {self.kernel.columns}L + j] = {name};")
+                        row, column = _strides(node)
+                        inner.append(f"out{place}[i * {row} + j * {column}] = {name};")
                 continue
             if here and (is_row(node) or self._adds_wide(node)):
                 (source,) = node.all_input_nodes
@@ -288,23 +278,23 @@ class _Writer:
                 self.steps.of.get(u) == step for u in node.users
             )
             if later and name in used:
-                inner.insert(0, f"const {self._type(node)} {name} = b{name}[j];")
+                inner.insert(0, f"const {register(node)} {name} = b{name}[j];")
         if not inner:
             return before
         return [*before, f"for (long j = 0; j < {self.kernel.columns}; ++j) {{", *inner, "}"]
 
     def _adds_wide(self, node: fx.Node) -> bool:
-        return _is_total(node) and self.kernel.is_wide(node.all_input_nodes[0])
+        return is_total(node) and self.kernel.is_wide(node.all_input_nodes[0])
 
     def _start(self, node: fx.Node) -> list[str]:
         name = self.names[node]
-        if _is_total(node):
+        if is_total(node):
             self.head.append(f"double s{name} = 0;")
             return []
         packet = graphs.packet_name(node)
         if packet == "sum":
             return [f"double s{name} = 0;"]
-        return [f"float s{name} = {_START[packet]};", f"bool n{name} = false;"]
+        return [f"{register(node)} s{name} = {_START[packet]};", f"bool n{name} = false;"]
 
     def _update(self, node: fx.Node, term: str) -> list[str]:
         name, packet = self.names[node], graphs.packet_name(node)
@@ -313,7 +303,7 @@ class _Writer:
             return [f"{{\n#pragma clang fp reassociate(on)\ns{name} += double({term});\n}}"]
         sign = ">" if packet == "amax" else "<"
         return [
-            f"const float t{name} = {term};",
+            f"const {register(node)} t{name} = {term};",
             f"s{name} = t{name} {sign} s{name} ? t{name} : s{name};",
             f"n{name} |= t{name} != t{name};",
         ]
@@ -324,20 +314,20 @@ class _Writer:
         for node, name in self.names.items():
             if self.kernel.is_wide(node) or self.steps.of[node] != step:
                 continue
-            if _is_total(node):
+            if is_total(node):
                 if not self._adds_wide(node):
                     found += self._start(node)
                     found.append(f"s{name} += double({self.names[node.all_input_nodes[0]]});")
                 continue
             if is_row(node):
-                made = f"float(s{name})"
+                made = f"{register(node)}(s{name})"
                 if graphs.packet_name(node) != "sum":
                     made = f"n{name} ? NAN : s{name}"
             elif _is_column(node):
                 made = self._known(node, False)[node.all_input_nodes[0]]
             else:
                 made = expression(node, self._known(node, False))
-            found.append(f"const {self._type(node)} {name} = {made};")
+            found.append(f"const {register(node)} {name} = {made};")
             if node in self.kernel.roots:
                 found.append(f"out{self.kernel.roots.index(node)}[i] = {name};")
         return found
@@ -348,12 +338,12 @@ class _Writer:
         for step in range(max(self.steps.of.values()) + 1):
             body += [*self.wide(step), *self.narrow(step)]
         tail = [
-            f"out{number}[0] = float(s{self.names[root]});"
+            f"out{number}[0] = {register(root)}(s{self.names[root]});"
             for number, root in enumerate(self.kernel.roots)
-            if _is_total(root)
+            if is_total(root)
         ]
         lines = [
-            "#include <cmath>",
+            PROLOGUE,
             'extern "C" __attribute__((visibility("default")))',
             "void fused(const void* const* in, void* const* out) {",
             *self.head,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
@@ -21,11 +20,12 @@ from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.backends import announce
 from pytest_udftorch.measure.rewrite.check import why_wrong
 from pytest_udftorch.measure.rewrite.fusion.backend import assembled
-from pytest_udftorch.measure.rewrite.fusion.kernels import Outer, outer_of
+from pytest_udftorch.measure.rewrite.fusion.outer import OuterKernel, outer_kernel
 from pytest_udftorch.measure.rewrite.fusion.plans import Kernel, Planner
 from pytest_udftorch.measure.rewrite.report import GraphReport, count, picture
 from pytest_udftorch.swap.compiled.follower import follower
 
+pytree: Any = compat.pytree()
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 #: The most elements of a matrix that is made dense for the check of the first call.
@@ -44,24 +44,22 @@ def _key(inputs: Sequence[Any]) -> tuple[object, ...]:
     return (follower.active.key, *tensors)
 
 
-def _planned(
-    graph: fx.Graph, sparse: Sequence[bool]
-) -> tuple[str, list[tuple[Kernel, Outer | None]]]:
+def _planned(graph: fx.Graph, sparse: Sequence[bool]) -> tuple[str, list[Kernel]]:
     """Return why the sparse inputs cannot stay sparse, or "", and the kernels."""
     given = graphs.placeholders(graph)
-    drivers = {n for n, is_sparse in zip(given, sparse, strict=True) if is_sparse}
+    matrices = {n for n, is_sparse in zip(given, sparse, strict=True) if is_sparse}
     plan = Planner(graph).best()
     if plan is None:
         return "there is nothing to fuse", []
-    kernels: list[tuple[Kernel, Outer | None]] = []
-    for kernel in plan.kernels:
-        outer = outer_of(kernel, lambda n: 0.0 if n in drivers else 2.0, 1.0)
-        kernels.append((kernel, outer and replace(outer, csr=True)))
-    served = {outer.driver: kernel for kernel, outer in kernels if outer is not None}
-    for node in drivers:
-        inside = node in served and all(u in served[node].body for u in node.users)
-        if not inside:
+    kernels = [outer_kernel(k, lambda _: 0.0, 1.0, matrices) for k in plan.kernels]
+    outer = [k for k in kernels if isinstance(k, OuterKernel)]
+    served = {n for k in outer for n in k.body}
+    for node in matrices:
+        if not all(u in served for u in node.users):
             return f"{node.name} is sparse, and used where its zeros count", []
+    made = {root for k in outer for root in k.sparse_roots}
+    if any(u.op != "output" for root in made for u in root.users):
+        return "an intermediate matrix would be sparse", []
     return "", kernels
 
 
@@ -121,7 +119,8 @@ class _Fused:
 
         def candidate(*dense: torch.Tensor) -> Any:
             given = (t.to_sparse_csr() if s else t for t, s in zip(dense, sparse, strict=True))
-            return module(*given)
+            found = pytree.tree_leaves(module(*given))
+            return [t.to_dense() if _is_csr(t) else t for t in found]
 
         dense = [t.to_dense() if s else t for t, s in zip(inputs, sparse, strict=True)]
         problem, report.check = why_wrong(original, candidate, dense, (), exact=False)
@@ -134,12 +133,15 @@ class _Fused:
 
 
 def fused(function: Callable[_Given, _Found], *, strict: bool = False) -> Callable[_Given, _Found]:
-    """Return a function that computes sums over sparse CSR tensors where these are not zero.
+    """Return a function that computes with sparse CSR tensors where these are not zero.
 
-    In ``(x * f(u @ v)).sum()`` with a CSR tensor x of R x C elements, u and v are multiplied, and f
-    evaluated, only for the elements that x stores. All arguments are float32 tensors on the CPU.
-    The first call with new shapes compiles, and compares the result with that for a dense x. Where
-    x has no element and f is infinite or NaN, a dense x gives NaN and this does not.
+    With a CSR tensor x of R x C elements, u and v are multiplied, and f evaluated, only for the
+    elements that x stores: in sums, ``(x * f(u @ v)).sum()``, in products, ``(x * f(u @ v)) @ w``,
+    also with the transpose, and elementwise. ``x * f(u @ v)`` is a CSR tensor with x's indices, and
+    ``y + x * f(u @ v)`` a dense one, if y is. Further CSR tensors of x's shape may lie beside it.
+    All arguments are tensors on the CPU, of float32, float64 or bfloat16. The first call with new
+    shapes compiles, and compares the result with that for a dense x. Where x has no element and f
+    is infinite or NaN, a dense x gives NaN and this does not.
 
     Args:
         function: takes tensors, and returns a tensor or a tuple of tensors.

@@ -52,12 +52,13 @@ def chosen(options: Mapping[str, Any]) -> Settings:
     schedule = options["schedule"]
     if schedule not in SCHEDULES:
         raise RewriteError(f"No schedule {shown(schedule)}. {nearest(str(schedule), SCHEDULES)}")
-    for name in ("threads", "tile_bytes"):
-        value = options[name]
+    for name in ("threads", "tile_bytes", "memory"):
+        value = options.get(name)
         if value is not None and (type(value) is not int or value < 1):
             raise RewriteError(f"{name}={shown(value)}: give a whole number above 0, or None.")
     threads = options["threads"] or torch.get_num_threads()
-    return Settings(schedule, threads, options["tile_bytes"] or cache_bytes() // 2)
+    tile_bytes = options["tile_bytes"] or cache_bytes() // 2
+    return Settings(schedule, threads, tile_bytes, options.get("memory"))
 
 
 def with_rows(inputs: Sequence[Any], held: Collection[int]) -> tuple[int, list[int]]:
@@ -126,17 +127,23 @@ class _Function:
     def __init__(self, function: Callable[..., Any], wanted: Settings, strict: bool) -> None:
         self.function, self.wanted, self.strict = function, wanted, strict
         self.made: dict[Any, Tiled | None] = {}
+        #: Kinds of inputs -> the bytes that they and all results need at once.
+        self.peaks: dict[Any, int] = {}
         self.lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
         if any(chunks.is_dask(value) for value in inputs):
             arrays = chunks.aligned(inputs)
-            run = self._for([chunks.first(a) if chunks.is_dask(a) else _tensor(a) for a in arrays])
+            tensors = [chunks.first(a) if chunks.is_dask(a) else _tensor(a) for a in arrays]
+            times = max(len(a) / len(a[: a.chunks[0][0]]) for a in arrays if chunks.is_dask(a))
+            run = self._for(tensors, times)
             if run is None:
                 raise RewriteError(
                     "The function cannot be cut into rows, so it cannot run on chunks; recording() "
                     "shows the reason. Change it, or call it on arrays in memory."
                 )
+            if self._fits(tensors, times):
+                arrays = [a.rechunk(-1) if chunks.is_dask(a) else a for a in arrays]
             return chunks.lazily(run, arrays)
         tensors = [_tensor(value) for value in inputs]
         run = self._for(tensors)
@@ -147,14 +154,20 @@ class _Function:
             return pytree.tree_map_only(torch.Tensor, lambda t: t.numpy(), found)
         return found
 
-    def _for(self, inputs: Sequence[Any]) -> Tiled | None:
-        key = tuple((t.shape, t.dtype, t.device) for t in inputs)
+    def _fits(self, inputs: Sequence[Any], times: float) -> bool:
+        """Whether a call with so many times the rows needs no more than the memory."""
+        memory = self.wanted.memory
+        return memory is not None and self.peaks.get(_key(inputs), 0) * times <= memory
+
+    def _for(self, inputs: Sequence[Any], times: float = 0.0) -> Tiled | None:
+        """Return what runs inputs; for chunks, ``times`` says how many rows there are in all."""
+        key = (_key(inputs), times > 0)
         if any(t.requires_grad for t in inputs) and torch.is_grad_enabled():
             return None
         with self.lock:
             if key not in self.made:
                 report = GraphReport("tiled")
-                self.made[key] = self._cut(inputs, report)
+                self.made[key] = self._cut(inputs, report, times)
                 announce(report)
                 if report.left_alone and self.strict:
                     raise RewriteError(
@@ -163,7 +176,7 @@ class _Function:
                     )
             return self.made[key]
 
-    def _cut(self, inputs: Sequence[Any], report: GraphReport) -> Tiled | None:
+    def _cut(self, inputs: Sequence[Any], report: GraphReport, times: float) -> Tiled | None:
         with torch.no_grad():
             original = compat.aten_graph(self.function, inputs)
         reasons = [why for why in map(graphs.why_opaque, graphs.calls(original.graph)) if why]
@@ -171,6 +184,20 @@ class _Function:
             report.left_alone = "; ".join(dict.fromkeys(reasons))
             return None
         report.before = count(original)
+        self.peaks[_key(inputs)] = report.before.peak_bytes
+        local = self._fits(inputs, times or 1.0)
+        if self.wanted.memory is not None:
+            plan = (
+                ("one task" if local else "a task for each chunk")
+                if times
+                else ("the function as it is" if local else "tiles")
+            )
+            needs = report.before.peak_bytes * (times or 1.0)
+            report.notes.append(
+                f"plan: {plan}; an estimated {needs:,.0f} bytes of {self.wanted.memory:,}"
+            )
+        if local and not times:
+            return None
         made = _parts(original, inputs, (), report)
         if made is None:
             return None
@@ -182,6 +209,10 @@ class _Function:
             report.left_alone = f"the tiles do not pass their check: {problem}"
             return None
         return run
+
+
+def _key(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((t.shape, t.dtype, t.device) for t in inputs)
 
 
 def _tensor(value: Any) -> Any:
@@ -200,6 +231,7 @@ def tiled(
     schedule: str = "static",
     threads: int | None = None,
     tile_bytes: int | None = None,
+    memory: int | None = None,
     strict: bool = False,
 ) -> Callable[_Given, _Found]:
     """Return a function that computes rows of its arguments tile by tile, on several threads.
@@ -216,6 +248,8 @@ def tiled(
         schedule: ``static``, ``guided`` or ``stealing``.
         threads: that compute tiles; by default as many as torch uses.
         tile_bytes: of memory that a tile may need; by default half a core's L2 cache.
+        memory: in bytes. A call that needs no more at once, by estimate, runs as it is, and dask
+            arrays that need no more become one task. By default everything is cut.
         strict: whether a function that is left alone is an error.
 
     Returns:
@@ -227,7 +261,9 @@ def tiled(
             of dask arrays that mixes rows, or, with ``strict``, any that does.
         PackageMissingError: dask arrays are given where dask is not whole.
     """
-    options = {"schedule": schedule, "threads": threads, "tile_bytes": tile_bytes}
+    options = {
+        "schedule": schedule, "threads": threads, "tile_bytes": tile_bytes, "memory": memory,
+    }  # fmt: skip
     called = _Function(function, chosen(options), strict)
 
     @functools.wraps(function)

@@ -67,11 +67,13 @@ class Settings:
         schedule: a name in ``SCHEDULES``.
         threads: that compute tiles.
         tile_bytes: of memory that a tile may need.
+        memory: what needs at most so many bytes at once is not cut; None cuts everything.
     """
 
     schedule: str
     threads: int
     tile_bytes: int
+    memory: int | None = None
 
 
 def gathered(
