@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import logging
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -879,3 +880,13 @@ def graph_break_after(module: Any) -> str:
     if reason is None or not reason.graph_break:
         return ""
     return " ".join(str(reason.reason).split())[:300]
+
+
+def logging_lock() -> Any:
+    """Return the lock of ``logging``, or None."""
+    return getattr(logging, "_lock", None)
+
+
+def is_mine(lock: Any) -> bool:
+    """Tell whether this thread holds a lock that it may take again."""
+    return bool(lock._is_owned())

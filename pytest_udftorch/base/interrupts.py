@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pytest_udftorch.base import compat
 
 T = TypeVar("T")
 
@@ -47,11 +48,11 @@ def logging_goes_on() -> Iterator[None]:
     leaves it taken for good: no other thread of the process can log from then on. Dynamo logs
     whenever compiled code is dropped.
     """
-    lock: Any = getattr(logging, "_lock", None)
-    mine = lock is None or lock._is_owned()
+    lock = compat.logging_lock()
+    mine = lock is None or compat.is_mine(lock)
     try:
         yield
     except BaseException:
-        while not mine and lock._is_owned():
+        while not mine and compat.is_mine(lock):
             lock.release()
         raise
