@@ -15,9 +15,11 @@ def add(commands: Subparsers) -> None:
         "new",
         help="make a UDF library of your own to start from",
         description="Makes a folder with a UDF library: udf.toml, a function in C, its tests and a "
-        "README. It builds and its tests pass as made.",
+        "README. It builds, and its tests pass, without a change.",
     )
-    parser.add_argument("folder", type=Path, metavar="MYLIB", help="new; its name is the library's")
+    parser.add_argument(
+        "folder", type=Path, metavar="MYLIB", help="the new folder; its name is the library's"
+    )
     parser.set_defaults(run=run)
 
 
