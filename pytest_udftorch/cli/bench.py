@@ -24,10 +24,14 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "functions", nargs="*", metavar="function", help="torch's names; by default all"
     )
-    parser.add_argument("--elements", type=int, default=16384, help="of a tensor; default 16384")
+    parser.add_argument(
+        "--elements", type=int, default=16384, help="elements of a tensor; default 16384"
+    )
     parser.add_argument("--runs", type=int, default=20, help="turns of each; default 20")
     parser.add_argument("--rounds", type=int, default=20, help="timed calls in a turn; default 20")
-    parser.add_argument("--threads", type=int, default=1, help="of torch's operators; default 1")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of torch's operators; default 1"
+    )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything as JSON, for udftorch compare"
     )

@@ -31,15 +31,19 @@ def add(commands: Subparsers) -> None:
         metavar="DISTANCE",
         help="a number differs if it is farther apart than this; by default if a bit differs",
     )
-    parser.add_argument("--causes", type=int, default=3, help="to look for, at most")
-    parser.add_argument("--tries", type=int, help="runs for one cause, at most")
-    parser.add_argument("--seed", type=int, default=0, help="of a metric's random numbers")
-    parser.add_argument("--workers", type=int, help="processes; by default one a processor")
+    parser.add_argument(
+        "--causes", type=int, default=3, help="find at most this many causes; by default 3"
+    )
+    parser.add_argument("--tries", type=int, help="at most this many runs for one cause")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a metric's random numbers")
+    parser.add_argument("--workers", type=int, help="processes; by default one per CPU")
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="run on the workers of this dask scheduler"
     )
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="keeps every outcome")
-    parser.add_argument("--resume", action="store_true", help="go on with this journal")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="keep every outcome in this file"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue from the journal")
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument(
         "target",

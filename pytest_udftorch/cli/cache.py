@@ -15,13 +15,13 @@ from pytest_udftorch.cli.status import Subparsers
 def add(actions: Subparsers) -> None:
     """Add what ``udftorch setup`` does with builds."""
     show = actions.add_parser("cache", help="list the builds in the cache")
-    show.add_argument("--json", action="store_true", help="as JSON")
+    show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=show_builds)
     prune = actions.add_parser(
         "prune", help="remove what killed builds left, and builds; none that a process uses"
     )
     prune.add_argument(
-        "--to", type=float, metavar="MIB", help="the size that may stay; by default the limit"
+        "--to", type=float, metavar="MIB", help="cut the cache to this size; by default its limit"
     )
     prune.set_defaults(run=prune_builds)
     for name, run, text in (

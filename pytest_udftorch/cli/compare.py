@@ -41,7 +41,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--all", action="store_true", help="show what has not changed, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write an HTML page")
-    parser.add_argument("--title", default="What changed", help="of the page")
+    parser.add_argument("--title", default="What changed", help="title of the page")
     parser.set_defaults(run=run, needs=lambda _: ["numpy"], waits="comparing")
 
 

@@ -16,8 +16,8 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "coverage",
         help="count which evaluations in a model a session swaps",
-        description="Records the operators of a run, counts the transcendental "
-        "functions that they evaluate by their definitions, and finds out with wrong functions "
+        description="Records the operators of a run, counts the evaluations of "
+        "transcendental functions that their definitions ask for, and tries with wrong functions "
         "which of these evaluations a session swaps.",
     )
     parser.add_argument(
@@ -29,8 +29,8 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--compiled",
         action="store_true",
-        help="compile the model with torch.compile, and judge the code that is generated; a "
-        "callable has to run compiled code itself",
+        help="compile the model with torch.compile, and judge the generated code; a callable "
+        "has to run compiled code itself",
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(

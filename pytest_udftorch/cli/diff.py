@@ -24,16 +24,16 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "diff",
         help="find the first operator that makes two runs differ",
-        description="Runs a model or a script on two sides, finds the first operator that gets "
-        "the same bits on both and gives others, says which side is nearer the truth, and proves "
-        "it by exchanging its output. A side is eager, compiled, cpu, cuda, channels_last, "
+        description="Runs a model or a script on two sides, finds the first operator whose "
+        "inputs agree and whose outputs differ, says which side is nearer the truth, and proves "
+        "it by exchanging the outputs. A side is eager, compiled, cpu, cuda, channels_last, "
         "library=corem, threads=1, row=0, dtype=bfloat16, autocast=bfloat16, capability=avx2, "
         "python:PATH (the interpreter of another environment), or several of them with commas "
         "between; or rec:FOLDER, which `udftorch record` made. Of two models or scripts, side a "
         "runs the first and side b the second.",
     )
     parser.add_argument("--a", default="eager", metavar="SIDE", help="by default eager")
-    parser.add_argument("--b", metavar="SIDE", help="required, but for --origin")
+    parser.add_argument("--b", metavar="SIDE", help="required, except with --origin")
     parser.add_argument(
         "--origin",
         choices=("nan", "inf", "subnormal"),
@@ -42,16 +42,20 @@ def add(commands: Subparsers) -> None:
     )
     add_run(parser)
     add_subject(parser, optional=True)
-    parser.add_argument("--causes", type=int, default=3, help="to look for, at most")
+    parser.add_argument(
+        "--causes", type=int, default=3, help="find at most this many causes; by default 3"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
         default=120.0,
-        help="of the search of a compiled side, at most; by default 120. Then, and at Ctrl-C, the "
+        help="limit for the search of a compiled side; by default 120. Then, and at Ctrl-C, the "
         "best answer so far is printed",
     )
     parser.add_argument(
-        "--rounding", action="store_true", help="end with status 0 if rounding explains all"
+        "--rounding",
+        action="store_true",
+        help="end with status 0 if rounding explains every difference",
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument(

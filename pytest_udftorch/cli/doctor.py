@@ -48,11 +48,10 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "doctor",
         help="say what works here, what does not, and why",
-        description="Shows versions, the CPU, compilers, the cache, and what works here, to put "
-        "into a bug report. Small programs are compiled and run to see that they work; it takes "
-        "seconds.",
+        description="Shows versions, the CPU, compilers, the cache, and what works here, for a bug "
+        "report. To find out, it compiles and runs small programs, which takes seconds.",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, waits="looking at this machine")
 
 

@@ -15,12 +15,14 @@ def add(commands: Subparsers) -> None:
         "new",
         help="make a UDF library of your own to start from",
         description="Makes a folder with a UDF library: udf.toml, a function in C, its tests and a "
-        "README. It builds and its tests pass as made.",
+        "README. It builds, and its tests pass, without a change.",
     )
-    parser.add_argument("folder", type=Path, metavar="MYLIB", help="new; its name is the library's")
+    parser.add_argument(
+        "folder", type=Path, metavar="MYLIB", help="the new folder; its name is the library's"
+    )
     parser.add_argument(
         "--fpcore", type=Path, metavar="FILE",
-        help="with its functions in FPCore, such as Herbie writes them, in C",
+        help="translate the functions in FPCore, as Herbie writes them, to C",
     )  # fmt: skip
     parser.set_defaults(run=run)
 

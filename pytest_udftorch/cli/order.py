@@ -21,14 +21,21 @@ def add(commands: Subparsers) -> None:
         help="read the order in which an operator adds",
         description="Reads the order of additions out of an operator by masking its inputs, and "
         "prints what kind of order it is, its digest, and the order itself in parentheses. Two "
-        "machines, libraries or shapes with one digest add in one order.",
+        "machines, libraries or shapes with equal digests add in the same order.",
     )
     parser.add_argument("operator", help="such as torch.mm or torch.nn.functional.linear")
-    parser.add_argument("shapes", nargs="+", metavar="SHAPE", help="of an input, such as 8x64")
-    parser.add_argument("--dtype", default="float32", help="of the inputs; by default float32")
-    parser.add_argument("--device", default="cpu", help="where they lie; by default cpu")
     parser.add_argument(
-        "--element", type=int, default=0, help="of the flattened result; by default the first"
+        "shapes", nargs="+", metavar="SHAPE", help="shape of an input, such as 8x64"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="dtype of the inputs; by default float32"
+    )
+    parser.add_argument("--device", default="cpu", help="where the inputs lie; by default cpu")
+    parser.add_argument(
+        "--element",
+        type=int,
+        default=0,
+        help="which element of the flattened result; by default the first",
     )
     parser.add_argument("--udf-lib", metavar="LIBRARY", help="read it in a session of this library")
     parser.set_defaults(run=run, needs=lambda _: ["torch"], waits="reading an order of additions")

@@ -17,12 +17,19 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "record",
         help="keep digests of a run, to compare it later or elsewhere",
-        description="Runs a model or a script once and keeps, of every operator, digests, shapes "
-        "and 16 samples of its inputs and outputs. `udftorch diff --a rec:FOLDER` compares "
+        description="Runs a model or a script once and keeps digests, shapes and 16 samples of "
+        "every operator's inputs and outputs. `udftorch diff --a rec:FOLDER` compares "
         "another run with it.",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="required; is made")
-    parser.add_argument("--side", default="eager", metavar="SIDE", help="by default eager")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="make this folder for the record; required"
+    )
+    parser.add_argument(
+        "--side",
+        default="eager",
+        metavar="SIDE",
+        help="how to run it, as in udftorch diff; by default eager",
+    )
     parser.add_argument(
         "--full",
         type=_window,

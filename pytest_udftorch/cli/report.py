@@ -33,9 +33,9 @@ def add(commands: Subparsers) -> None:
         "--torch-trace",
         type=Path,
         metavar="FILE",
-        help="a trace of torch.profiler from the same run, which --trace takes in",
+        help="a trace of torch.profiler from the same run, to merge into that of --trace",
     )
-    parser.add_argument("--title", help="of the page")
+    parser.add_argument("--title", help="title of the page")
     parser.add_argument(
         "--add-runs", action="store_true", help="add up the profiles of several runs of a library"
     )

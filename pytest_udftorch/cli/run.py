@@ -23,24 +23,26 @@ def add(commands: Subparsers) -> None:
         "session.",
     )
     parser.add_argument("--udf-lib", required=True, metavar="LIB", help="a name, or ./folder")
-    parser.add_argument("--udf-functions", action="append", metavar="NAMES", help="only these")
+    parser.add_argument("--udf-functions", action="append", metavar="NAMES", help="swap only these")
     parser.add_argument("--udf-cpu-level", metavar="LEVEL", help="baseline, avx2 or avx512")
     parser.add_argument("--udf-cuda-form", metavar="FORM", help="double, float-float or auto")
     parser.add_argument(
-        "--udf-strict", action="store_true", help="fail if ranks have other libraries"
+        "--udf-strict", action="store_true", help="fail if ranks have different libraries"
     )
     parser.add_argument(
-        "--udf-exclusive", action="store_true", help="switch while no thread is in an operator"
+        "--udf-exclusive", action="store_true", help="switch only while no thread is in an operator"
     )
     parser.add_argument(
-        "--udf-composites", action="store_true", help="activations are one function each"
+        "--udf-composites", action="store_true", help="compute each activation as one function"
     )
     parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
     parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
     program = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=program, metavar="MODULE", help="as python -m")
     parser.add_argument("-c", dest="code", nargs=program, metavar="CODE", help="as python -c")
-    parser.add_argument("file", nargs=program, metavar="FILE", help="and its arguments")
+    parser.add_argument(
+        "file", nargs=program, metavar="FILE", help="the program, and its arguments"
+    )
     parser.set_defaults(run=run, needs=needs)
 
 

@@ -22,8 +22,8 @@ def add(commands: Subparsers) -> None:
         help="say which ways of running a model agree",
         description="Runs one model in the ways that ought to agree (training forward, each size "
         "of a batch, padding, packing, decoding with a cache and so on), under each library, and "
-        "prints which of them give the bits of the evaluation of the whole batch, and by which "
-        "operator the others part. It fails if a way differs under the last library.",
+        "prints which of them give the bits of the evaluation of the whole batch, and which "
+        "operator makes the others differ. It fails if a way differs under the last library.",
     )
     parser.add_argument(
         "subject",
@@ -34,18 +34,18 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--libraries", default="std,corem,repro", help="by default std,corem,repro")
     parser.add_argument(
         "--ways",
-        help="names of ways with commas between, such as 'batch 1,decoding'; or all, which adds "
+        help="names of ways, joined by commas, such as 'batch 1,decoding'; or all, which adds "
         "those that take long",
     )
     parser.add_argument(
         "--limit", type=float, metavar="SECONDS", help="begin no further way after this time"
     )
-    parser.add_argument("--dtype", help="of the model: float32, bfloat16, float16 or float64")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
+    parser.add_argument("--dtype", help="dtype of the model: float32, bfloat16, float16 or float64")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and inputs")
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse at the start what calls an operator outside of the contract of repro",
+        help="refuse at the start a model that calls an operator outside of the contract of repro",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")

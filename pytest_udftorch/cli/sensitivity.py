@@ -18,19 +18,19 @@ def add(commands: Subparsers) -> None:
         help="count the bits of every layer that rounding leaves",
         description="Runs a model or a script several times under random rounding errors (Monte "
         "Carlo arithmetic), counts the significant bits of every operator's and layer's output, "
-        "with confidence intervals, and names the operators that lose them.",
+        "with confidence intervals, and names the operators that lose bits.",
     )
     parser.add_argument(
         "--perturb",
         choices=("functions", "operators", "both"),
         default="both",
         help="functions: each inexact result of a function (exp, tanh) goes up or down, inside "
-        "whatever operator; operators: each inexact result of an operator changes by one ULP; by "
+        "any operator; operators: each inexact result of an operator changes by one ULP; by "
         "default both",
     )
-    parser.add_argument("--functions", metavar="exp,log", help="only these; by default all")
-    parser.add_argument("--operators", metavar="mm,add", help="only these; by default all")
-    parser.add_argument("--samples", type=int, default=16, help="runs; by default 16")
+    parser.add_argument("--functions", metavar="exp,log", help="perturb only these; by default all")
+    parser.add_argument("--operators", metavar="mm,add", help="perturb only these; by default all")
+    parser.add_argument("--samples", type=int, default=16, help="how many runs; by default 16")
     parser.add_argument("--on", default="eager", metavar="SIDE", help="a side of udftorch diff")
     parser.add_argument(
         "--least",

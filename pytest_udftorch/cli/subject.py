@@ -24,10 +24,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--train",
         action=argparse.BooleanOptionalAction,
         help="whether loss, backward pass and optimizer follow a model's forward pass; by default "
-        "if it is in training mode",
+        "they do if it is in training mode",
     )
-    parser.add_argument("--steps", type=int, default=1, help="of a model; by default 1")
-    parser.add_argument("--seed", type=int, default=0, help="of random numbers")
+    parser.add_argument(
+        "--steps", type=int, default=1, help="training steps of a model; by default 1"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers")
 
 
 def add_subject(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -43,7 +45,7 @@ def add_subject(parser: argparse.ArgumentParser, optional: bool = False) -> None
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="...",
-        help="more options of udftorch; and behind `--`, the arguments of the script",
+        help="more options of udftorch, and after `--` the arguments of the script",
     )
     parser.set_defaults(runs_of=[], behind=[])
 

@@ -16,38 +16,50 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "tolerance",
         help="find the cheapest functions that keep a metric",
-        description="Searches libraries of fewer and fewer bits for each function of each layer, "
-        "by delta debugging and by a greedy, such that a metric stays within a bound. Ends with "
-        "status 1 if the answer does not hold on held-out data.",
+        description="Finds, for each function of each layer, the cheapest library that keeps a "
+        "metric within a bound, by delta debugging and a greedy search. Ends with status 1 if the "
+        "answer does not hold on held-out data.",
     )
-    parser.add_argument("metric", metavar="FILE:FUNCTION", help="returns a number, no parameters")
+    parser.add_argument(
+        "metric",
+        metavar="FILE:FUNCTION",
+        help="a function without parameters that returns a number",
+    )
     parser.add_argument(
         "--within", type=float, required=True, metavar="BOUND", help="how far the metric may move"
     )
     parser.add_argument(
-        "--held-out", metavar="FILE:FUNCTION", help="the metric on data that the search lacks"
+        "--held-out",
+        metavar="FILE:FUNCTION",
+        help="the metric on data that the search does not see",
     )
     parser.add_argument(
         "--ladder",
         metavar="LIBRARY,...",
-        help="the most exact first; by default corem and ladder-20 to ladder-8",
+        help="libraries, the most exact first; by default corem and ladder-20 to ladder-8",
     )
-    parser.add_argument("--functions", metavar="exp,erf", help="only these; by default all")
+    parser.add_argument("--functions", metavar="exp,erf", help="lower only these; by default all")
     parser.add_argument(
-        "--whole", action="store_true", help="one library for a function in all layers"
+        "--whole", action="store_true", help="use one library for a function in all layers"
     )
     parser.add_argument(
         "--cost",
         choices=("time", "rank"),
         default="time",
-        help="what is to be low: the functions' time, or the rank in the ladder, for number "
-        "formats; by default time",
+        help="what to minimise: the functions' time, or (for number formats) the rank in the "
+        "ladder; by default time",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random numbers")
-    parser.add_argument("--workers", type=int, default=0, help="processes; by default this alone")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="keeps every run's value")
-    parser.add_argument("--resume", action="store_true", help="go on with the journal")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes; by default this one alone"
+    )
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run on the workers of this dask scheduler"
+    )
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="keep every run's value in this file"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue from the journal")
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(run=run, waits="running the metric")
 

@@ -51,7 +51,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--flush-denormal", action="store_true", help="run with FTZ and DAZ set")
     parser.add_argument(
-        "--garbage", action="store_true", help="vector forms: one true lane among random ones"
+        "--garbage", action="store_true", help="vector forms: one input among random lanes"
     )
     parser.add_argument(
         "--sparse",
@@ -62,9 +62,14 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--workers", type=int, help="processes; 0 runs in this one; by default one per CPU"
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="by default beside the UDF's source"
+        "--scheduler", metavar="ADDRESS", help="run on the workers of this dask scheduler"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where certificates go; by default beside the UDF's source",
     )
     parser.add_argument(
         "--judge-all",
@@ -79,19 +84,21 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="run what the certificates hold on the present builds: with the same outputs, the "
-        "certificates name these builds",
+        help="repeat the runs of the certificates on the present builds; if all outputs are the "
+        "same, the certificates then name these builds",
     )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument(
         "--chunks",
         type=_chunk_range,
         metavar="FIRST:END",
-        help="only these; certificates of separate chunks can be merged",
+        help="run only these; certificates of separate chunks can be merged",
     )
     parser.add_argument("--chunk-bits", type=int, default=24, help="2^BITS inputs in a chunk")
-    parser.add_argument("--pairs", type=int, default=2**30, help="for functions of two arguments")
-    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
+    parser.add_argument(
+        "--pairs", type=int, default=2**30, help="how many, for functions of two arguments"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the pairs")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument(
         "--quick",

@@ -86,8 +86,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         metavar="NAME_OR_PATH",
         help="Run with the math functions of this UDF library inside PyTorch: std, corem, "
-        "an installed library, or ./folder. Several, joined by commas or in options of their own: "
-        "run each test under each.",
+        "an installed library, or ./folder. With several, joined by commas or in options of their "
+        "own, each test runs under each.",
     )
     group.addoption(
         "--udf-functions",
@@ -104,7 +104,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--udf-cuda-form",
         metavar="FORM",
         help="How GPUs compute the functions: double, float-float (the same bits, for GPUs with "
-        "weak double precision), or auto (default: by the GPUs of the machine).",
+        "weak double precision), or auto (default: chosen by the GPUs of the machine).",
     )
     group.addoption(
         _PROFILE,
@@ -112,7 +112,7 @@ def add_options(parser: pytest.Parser) -> None:
         const=_DEPTH,
         metavar="DEPTH",
         help="Count what the functions do: counters (default), timed, or events. Without "
-        "--udf-lib the stock functions are watched.",
+        "--udf-lib, watch the stock functions.",
     )
     group.addoption(
         "--udf-profile-out",
@@ -132,7 +132,7 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         default=None,
         help="Fail a test that calls a function which its library does not reach; fail, instead "
-        "of warning, if the ranks of a distributed run have other libraries.",
+        "of warning, if the ranks of a distributed run have different libraries.",
     )
     group.addoption(
         "--udf-exclusive",
@@ -152,16 +152,16 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             f"--udf-{kind}",
             metavar="WHAT",
-            help=f"error: fail a test in which an operator makes {what} out of numbers that "
+            help=f"error: fail a test in which an operator turns numbers into {what} that "
             "reaches a result, a gradient or a parameter, and name it, its line, its layer and the "
-            "values; made: also if torch masks it away again. Turns --udf-profile on. Default: "
+            "values; made: also if torch masks it later. Turns --udf-profile on. Default: "
             "ignore.",
         )
     group.addoption(
         "--udf-model",
         action="append",
         metavar="SUBJECT",
-        help="Test that the ways of running this model agree, without a test file: "
+        help="Test, without a test file, that the ways of running this model agree: "
         "hf-tiny:CLASS, hf:DIR, timm:NAME, torchvision:NAME or model.py:make. Tests in files run "
         "too if their paths are given.",
     )
