@@ -82,7 +82,8 @@ def test_doctor_keeps_nothing_of_what_it_tries(cache, tmp_path, monkeypatch):
     before = set(tmp_path.rglob("*"))
     doctor.facts()
     assert not list(cache.rglob("*.so"))
-    assert set(tmp_path.rglob("*")) - before <= {cache}
+    # What a compiler calls itself may be remembered.
+    assert {p for p in set(tmp_path.rglob("*")) - before if p.suffix != ".seen"} <= {cache}
 
 
 @pytest.fixture(scope="module")
