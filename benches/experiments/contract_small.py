@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -56,31 +56,51 @@ def measure_here(names: Sequence[str]) -> list[dict[str, Any]]:
     return [_row(origin, name) for origin, name in MODELS if not names or name in names]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; return the exit status."""
-    parser = command.parser("contract_small", __doc__)
+def run(
+    name: str,
+    description: str | None,
+    asked: Mapping[str, float],
+    here: Callable[[Sequence[str]], list[dict[str, Any]]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run an experiment about models from the command line; return the exit status.
+
+    Args:
+        name: of the experiment.
+        description: its docstring.
+        asked: kind -> the time under the session, over stock's, that was asked for.
+        here: takes the names of models; returns a row for each, at the CPU level of this process.
+        arguments: of the command line.
+    """
+    parser = command.parser(name, description)
     parser.add_argument("--here", action="store_true", help="measure this process, and print JSON")
     parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
     options = parser.parse_args(arguments)
     if options.here:
-        print(json.dumps(measure_here(options.names)))
+        print(json.dumps(here(options.names)))
         return 0
 
     def measure() -> dict[str, Any]:
-        return {"asked": ASKED, "levels": at_levels("contract_small", options.names)}
+        return {"asked": asked, "levels": at_levels(name, options.names)}
 
     def show(figures: dict[str, Any]) -> bool:
         for level, rows in figures["levels"].items():
             for row in rows:
+                label = f"{row['model']} {row.get('precision', '')}"
                 shown = (
-                    f"{kind} {row[kind]['stock_us']:8.0f} µs, "
+                    f"{kind} {row[kind]['stock_us'] / 1e3:7.1f} ms, "
                     f"{1 / row[kind]['speed']['median']:.2f} of stock"
-                    for kind in ASKED
+                    for kind in asked
                 )
-                print(f"{level:7} {row['model']:16} {'   '.join(shown)}")
+                print(f"{level:7} {label:28} {'   '.join(shown)}")
         return True
 
-    return command.run("contract_small", options, measure, show)
+    return command.run(name, options, measure, show)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    return run("contract_small", __doc__, ASKED, measure_here, arguments)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ everything else is as in ``contract_small``. They need the extra ``models``.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -19,8 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from benches.data.models.zoo import Made, training_step
-from benches.experiments import command
-from benches.experiments.contract_speed import at_levels, compared
+from benches.experiments import contract_small
+from benches.experiments.contract_speed import compared
 from benches.experiments.cpu_operators import keep_freed_memory
 
 LIBRARY: Final = "corem"
@@ -108,29 +107,7 @@ def measure_here(names: Sequence[str]) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    parser = command.parser("corem_models", __doc__)
-    parser.add_argument("--here", action="store_true", help="measure this process, and print JSON")
-    parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
-    options = parser.parse_args(arguments)
-    if options.here:
-        print(json.dumps(measure_here(options.names)))
-        return 0
-
-    def measure() -> dict[str, Any]:
-        return {"asked": ASKED, "levels": at_levels("corem_models", options.names)}
-
-    def show(figures: dict[str, Any]) -> bool:
-        for level, rows in figures["levels"].items():
-            for row in rows:
-                shown = (
-                    f"{kind} {row[kind]['stock_us'] / 1e3:6.1f} ms, "
-                    f"{1 / row[kind]['speed']['median']:.3f} of stock"
-                    for kind in ASKED
-                )
-                print(f"{level:7} {row['model']:20} {row['precision']:9} {'   '.join(shown)}")
-        return True
-
-    return command.run("corem_models", options, measure, show)
+    return contract_small.run("corem_models", __doc__, ASKED, measure_here, arguments)
 
 
 if __name__ == "__main__":
