@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, times and shares as text."""
+"""Numbers, counts, times and shares as text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def value_text(value: float | None) -> str:
         return "-"
     text = f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     return text.replace("nan", "NaN")
+
+
+def tests_text(count: int) -> str:
+    """Return a number of tests, in the singular for one."""
+    return f"{count} test" if count == 1 else f"{count} tests"
 
 
 def time_text(time_ns: float) -> str:

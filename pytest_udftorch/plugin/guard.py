@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_udftorch.base.units import tests_text
 from pytest_udftorch.errors import CompareError, UdfError
 from pytest_udftorch.plugin.options import PROFILE
 from pytest_udftorch.swap.library.description import UdfLibrary, find_library
@@ -138,8 +139,8 @@ class Guard:
             return
         self._seen.outputs = self._outputs(outputs.probes(self._seen.functions))
         self._seen.save(path)
-        count = len(self._seen.tests)
-        self._lines.append((f"saved the figures of {count} tests: {path}", ""))
+        count = tests_text(len(self._seen.tests))
+        self._lines.append((f"saved the figures of {count}: {path}", ""))
 
     def _outputs(self, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
         found = {}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.base.compat import INDUCTOR_CODECACHE
+from pytest_udftorch.base.units import tests_text
 from pytest_udftorch.plugin.options import NOTHING_CHECKED, PROFILE, Options
 from pytest_udftorch.plugin.parameters import TARGET
 from pytest_udftorch.swap.counting import sights
@@ -211,14 +212,14 @@ class Reached:
     def _lines(self, name: str, library: _Library) -> Iterable[tuple[str, bool]]:
         if not library.tests:
             return
-        text = f"{name}'s functions ran in {library.reached} of {_tests(library.tests)}"
+        text = f"{name}'s functions ran in {library.reached} of {tests_text(library.tests)}"
         ran = ", ".join(f"{f} in {n}" for f, n in library.ran.most_common())
         aside = " (calls inside compiled code do not show here)" if self._compiled else ""
         yield f"{text}{': ' if ran else ''}{ran}{aside}", not library.reached
         for functions, tests in sorted(_grouped(library.missed).items(), key=lambda m: -len(m[1])):
             plural = "s" if "," in functions or " and " in functions else ""
             yield (
-                f"{functions} kept the stock function{plural} in {_tests(len(tests))}: "
+                f"{functions} kept the stock function{plural} in {tests_text(len(tests))}: "
                 f"{_some(tests)}",
                 True,
             )
@@ -293,14 +294,10 @@ def _differences(libraries: dict[str, _Library]) -> Iterable[tuple[str, bool]]:
         outcomes = {outcome for _, outcome in way}
         if len(outcomes) == 1:
             names = _list([name for name, _ in way])
-            yield f"{_tests(len(tests))} {outcomes.pop()} under {names}", False
+            yield f"{tests_text(len(tests))} {outcomes.pop()} under {names}", False
         else:
             how = ", ".join(f"{outcome} under {name}" for name, outcome in way)
-            yield f"{_tests(len(tests))} {how}: {_some(tests)}", True
-
-
-def _tests(count: int) -> str:
-    return f"{count} test" if count == 1 else f"{count} tests"
+            yield f"{tests_text(len(tests))} {how}: {_some(tests)}", True
 
 
 def _list(names: Sequence[str]) -> str:

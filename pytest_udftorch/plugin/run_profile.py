@@ -276,8 +276,8 @@ class RunProfile:
             lines = [] if origin is None else [origin.text()]
             if first is not None:
                 lines.append(
-                    f"A function of {part.label} made the first {value} of a function, out of "
-                    f"arguments that held none: {first}."
+                    f"The first {value} that a function of {part.label} made, from arguments "
+                    f"that held none: {first}."
                 )
             lines.append(f"--udf-{kind}={word} is on, in {test}.")
             pytest.fail("\n".join(lines), pytrace=False)

@@ -265,8 +265,8 @@ def test_a_value_that_is_an_error_fails_the_test_that_made_it(suite):
             "aten::exp in Net made the first: an infinity in 3 of 3 elements, the first one at *",
             "  at test_it.py:*, in forward: *",
             "  self: 3, from 100 to 100; there: 100",
-            "A function of std made the first infinity of a function, out of arguments that "
-            "held none: exp (float32) in aten::exp, layer Net, forward, after * s.",
+            "The first infinity that a function of std made, from arguments that held none: "
+            "exp (float32) in aten::exp, layer Net, forward, after * s, at test_it.py:*",
             "--udf-inf=error is on, in test_it.py::test_inf.",
             "FAILED test_it.py::test_inf - *aten::exp in Net made*",
         ]
