@@ -333,8 +333,7 @@ def _micro_batches(one: Subject) -> Pieces:
         for start in range(0, one.batch, size):
             part = slice(start, start + size)
             logits = one.call(one.rows(part))
-            loss_of(logits, one.targets[part]).backward()
-            tree.add()
+            tree.backward(loss_of(logits, one.targets[part]))
             gradients = None
             if part.stop == one.batch:
                 tree.finish()
