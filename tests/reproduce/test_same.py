@@ -13,8 +13,9 @@ from torch import nn
 
 from benches.data.models import small_language_model
 from benches.data.models.small_language_model import Layer, Model, made
+from benches.experiments import on_policy, resumed_trainers
 from pytest_udftorch import cli
-from pytest_udftorch.errors import OutsideContractError, RunError
+from pytest_udftorch.errors import OutsideContractError, PackageMissingError, RunError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
@@ -381,6 +382,22 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "udftorch same needs the package timm" in said
     assert "pytest_udftorch[models]" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("trl", on_policy.measure),
+        ("lightning", lambda: resumed_trainers.with_lightning(HERE, ())),
+        ("accelerate", lambda: resumed_trainers.with_accelerate(HERE, ())),
+    ],
+)
+def test_a_missing_trainer_is_named_with_the_extra_that_brings_it(name, run, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(PackageMissingError, match=rf"needs the package {name}.*\[trainers\]"):
+        run()
+    page = (HERE.parents[1] / "docs" / "reproduce" / "on_policy.md").read_text()
+    assert "pip install 'pytest_udftorch[trainers]'" in page
 
 
 @pytest.mark.parametrize("page", ["same.md", "on_policy.md"])
