@@ -10,7 +10,7 @@ padded rows at once. Both are computed by TRL's own function from the last hidde
 library two runs differ in the rows that are sampled at a time, in their order, and in the number of
 threads. Under repro a request has a seed of its own. Padding lies on the left, and TRL does not
 tell the model the positions of a row behind it, which ``generate`` does: so a hook tells them. One
-more run goes without that hook. It needs trl and the extra ``models``.
+more run goes without that hook. It needs the extra ``trainers``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 
 from benches.experiments import command
 from pytest_udftorch import patched
+from pytest_udftorch.base.optional import package
 from pytest_udftorch.reproduce import row_seeds
 
 LIBRARIES: Final = ("std", "corem", "repro")
@@ -215,8 +216,8 @@ def run(
 
 def measure(steps: int = STEPS) -> dict[str, Any]:
     """Train twice under each library."""
+    trl = package("trl", "The experiment on policies")
     import transformers
-    import trl
 
     libraries = {name: [run(name, *how, steps) for how in RUNS] for name in LIBRARIES}
     without = run("repro", *RUNS[0], steps, places=False)

@@ -5,8 +5,8 @@
 
 transformers' ``Trainer``, Lightning and accelerate train a small Llama for six steps:
 once on two threads without a break, and once on one thread, in two parts, with their own
-checkpoint between them. As a control, accelerate also goes on from the weights alone. It needs
-accelerate, lightning and the extra ``models``.
+checkpoint between them. As a control, accelerate also goes on from the weights alone. It needs the
+extra ``trainers``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from benches.experiments import command
 from pytest_udftorch import patched
+from pytest_udftorch.base.optional import package
 
 LIBRARIES: Final = ("std", "repro")
 STEPS: Final = 6
@@ -82,7 +83,7 @@ def with_transformers(folder: Path, stops: Sequence[int]) -> Any:
 
 def with_lightning(folder: Path, stops: Sequence[int]) -> Any:
     """Train by Lightning."""
-    import lightning
+    lightning = package("lightning", "Training by Lightning")
 
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -114,7 +115,7 @@ def with_lightning(folder: Path, stops: Sequence[int]) -> Any:
 
 def with_accelerate(folder: Path, stops: Sequence[int], *, moments: bool = True) -> Any:
     """Train in a loop of accelerate; without moments the optimizer forgets its state."""
-    import accelerate
+    accelerate = package("accelerate", "Training in a loop of accelerate")
 
     begin = 0
     for last in stops:

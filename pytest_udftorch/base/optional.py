@@ -13,10 +13,12 @@ from pytest_udftorch.errors import PackageMissingError
 
 #: Package -> the extra of this one that brings it.
 _EXTRAS: Final = {
+    "accelerate": "trainers",
     "argcomplete": "completion",
     "dask": "verify",
     "distributed": "verify",
     "gmpy2": "verify",
+    "lightning": "trainers",
     "numba": "python-udf",
     "numpy": "profile",
     "pandas": "profile",
@@ -25,6 +27,7 @@ _EXTRAS: Final = {
     "torch": "torch",
     "torchvision": "torch",
     "transformers": "models",
+    "trl": "trainers",
     "xxhash": "torch",
     "z3": "rewrite",
     "egglog": "rewrite",

@@ -14,6 +14,7 @@ BENCHES = Path(__file__).parents[2] / "benches"
 MEASURING = {
     f"pytest_udftorch.{module}"
     for module in (
+        "base.optional",
         "base.units",
         "diagnose.blame.search",
         "measure.planning",

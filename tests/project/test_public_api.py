@@ -137,6 +137,7 @@ def test_importing_the_package_loads_nothing_else():
 #: What benches take from within: what they measure and no user calls.
 WITHIN = {
     "base.journal": "Journal Words",
+    "base.optional": "package",
     "base.units": "time_text",
     "cli.command": "make_parser",
     "diagnose.blame.search": "units_of",

@@ -292,3 +292,51 @@ def test_other_numbers_are_outside(call, operator):
 
 if __name__ == "__main__":
     print(json.dumps(digests()))
+
+
+OP = torch.ops.aten
+GRID = made(2, 4, 4, 2)
+BAGS = torch.arange(60) % 7, torch.tensor([0, 25])
+SIZES = torch.ops.aten._embedding_bag(torch.ones(9, 70), *BAGS, False, 1)[1:]
+#: Calls on tensors in 16 bits; norms of weights are float32.
+NARROW = {
+    "grid": (lambda x, g: OP.grid_sampler_2d(x, g, 0, 0, False), [made(2, 3, 5, 5), GRID]),
+    "grid's gradients": (
+        lambda y, x, g: OP.grid_sampler_2d_backward(y, x, g, 2, 1, False, [True, True]),
+        [made(2, 3, 4, 4, seed=1), made(2, 3, 5, 5), GRID],
+    ),
+    "bags": (
+        lambda w, of: OP._embedding_bag(w, *BAGS, False, 0, False, of)[0], [made(9, 70), made(60)]
+    ),
+    "bags' gradient": (
+        lambda g: OP._embedding_bag_backward(
+            g, *BAGS, *SIZES, 9, False, 1, False, None
+        ),
+        [made(2, 70)],
+    ),
+    "weight norm": (lambda v, g: OP._weight_norm_interface(v, g, 0), [made(4, 70), made(4, 1)]),
+    "weight norm's gradients": (
+        lambda w, v, g: OP._weight_norm_interface_backward(w, v, g, v.float().norm(2, 1, True), 0),
+        [made(4, 70, seed=1), made(4, 70), made(4, 1)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_they_compute_in_float32_and_round_once(name, dtype):
+    call, given = NARROW[name]
+    narrow = [t.to(dtype) for t in given]
+
+    def parts(tensors):
+        found = call(*tensors)
+        return found if isinstance(found, tuple) else (found,)
+
+    stock = parts(narrow)
+    with patched("repro"), within_contract(strict=True):
+        found, wide = parts(narrow), parts([t.float() for t in narrow])
+    for ours, theirs, want in zip(found, stock, wide, strict=True):
+        assert ours.dtype is theirs.dtype
+        assert torch.equal(ours, want.to(ours.dtype))
+    if name == "bags' gradient":  # stock adds in 16 bits
+        assert not torch.equal(stock[0], found[0])

@@ -146,6 +146,11 @@ def more(dtype):
         for mode in ("nearest", "nearest-exact", ("linear", "bilinear", "trilinear")[rank - 1]):
             F.interpolate(line, scale_factor=1.7, mode=mode).sum().backward()
     F.interpolate(volume[0], scale_factor=1.7, mode="bicubic").sum().backward()
+    places = y[:8, :8].reshape(1, 8, 4, 2)
+    F.grid_sample(volume[:, 0], places, align_corners=False).sum().backward()
+    bags = torch.arange(12) % 5, z, torch.tensor([0, 7])
+    F.embedding_bag(*bags, mode="sum", per_sample_weights=z[:, 0]).sum().backward()
+    torch._weight_norm_interface(z, y[:, :1], 0)[0].sum().backward()
     for mode in ("bilinear", "bicubic"):
         F.interpolate(volume[0], size=(3, 7), mode=mode, antialias=True).sum().backward()
     return [*results, z.grad]

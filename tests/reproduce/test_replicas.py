@@ -12,11 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_udftorch import patched
 from pytest_udftorch.errors import SummationError
 from pytest_udftorch.reproduce import GradientTree, tree_hook
 from pytest_udftorch.swap.contract.native import contract
@@ -216,6 +219,68 @@ def test_the_gradients_of_the_last_step_are_not_added_to():
         else:
             tree.add()
             tree.finish()
+
+
+class Shared(nn.Module):
+    """Uses a table twice, and a layer three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(20, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        h = self.words(x)
+        for _ in range(3):
+            h = h + torch.tanh(self.layer(h))
+        return F.linear(h, self.words.weight)
+
+
+def gradients(shared, parts, run):
+    """Of so many micro-batches of a batch, or without a tree."""
+    given = [
+        torch.from_numpy(numpy.random.default_rng(s).integers(20, size=(4, 64))) for s in (0, 1)
+    ]
+    tree = GradientTree(shared.parameters())
+    for x, y in zip(*(t.chunk(parts) for t in given), strict=True):
+        run(tree, F.cross_entropy(shared(x).flatten(0, 1), y.flatten()))
+    if parts > 1:
+        tree.finish()
+    found = [p.grad for p in shared.parameters()]
+    shared.zero_grad()
+    return found
+
+
+def test_uses_of_a_weight_have_trees_of_their_own():
+    def added(tree, loss):
+        loss.backward()
+        tree.add()
+
+    with patched("repro"):
+        shared = Shared()
+        whole = gradients(shared, 1, lambda tree, loss: loss.backward())
+        ours = gradients(shared, 4, lambda tree, loss: tree.backward(loss))
+        summed = gradients(shared, 4, added)
+    assert all(map(torch.equal, whole, ours))
+    assert not any(map(torch.equal, whole, summed))
+
+
+def test_uses_that_cannot_be_told_apart_are_refused():
+    shared = Shared()
+    x = torch.arange(8)
+    tree = GradientTree(shared.parameters())
+    tree.backward(shared(x).mean())
+    with pytest.raises(SummationError, match="used 1 times in this micro-batch, and 2 times"):
+        tree.backward(shared.words(x).mean())
+    tree = GradientTree(shared.parameters())
+    shared.zero_grad()
+    handle = shared.words.weight.register_hook(lambda g: 2 * g)
+    with pytest.raises(SummationError, match="a hook changes it"):
+        tree.backward(shared(x).mean())
+    handle.remove()
+    shared.zero_grad()
+    tree.backward(shared(x).mean())
+    tree.finish()
+    assert shared.words.weight.grad is not None
 
 
 def test_bad_calls():

@@ -13,8 +13,9 @@ from torch import nn
 
 from benches.data.models import small_language_model
 from benches.data.models.small_language_model import Layer, Model, made
+from benches.experiments import on_policy, resumed_trainers
 from pytest_udftorch import cli
-from pytest_udftorch.errors import OutsideContractError, RunError
+from pytest_udftorch.errors import OutsideContractError, PackageMissingError, RunError
 from pytest_udftorch.reproduce import Sameness, same
 from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
@@ -70,27 +71,59 @@ class Eager(Model):
     layer = Composed
 
 
+class FromTheEnd(Layer):
+    """Adds a bias to scores that counts keys from the last one, as Mpt's does."""
+
+    def attend(self, q, k, v, mask):
+        keys = k.shape[-2]
+        bias = torch.arange(1 - keys, 1) * 0.1
+        return super().attend(
+            q, k, v, torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) + bias
+        )
+
+
+class Biased(Model):
+    layer = FromTheEnd
+
+
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "dtype", "words"),
     [
-        (Sorted, r"aten::nansum is outside of the contract"),
-        (Eager, r"aten::_softmax in layers\.0 has weights of zero in front of others"),
+        (Sorted, None, r"aten::nansum is outside of the contract"),
+        (Eager, "bfloat16", r"aten::_softmax in layers\.0 has weights of zero in front of others"),
+        (
+            Biased,
+            None,
+            r"aten::\w+(\.\w+)? in layers\.0 gives the first tokens of a row other bits",
+        ),
     ],
 )
-def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, words):
+def test_strict_refuses_at_the_start_by_the_name_of_the_operator(model, dtype, words):
     told = []
+    more = {"libraries": ["repro"], "dtype": dtype}
     with pytest.raises(OutsideContractError, match=words):
-        same(*made(model), libraries=["repro"], strict=True, progress=lambda *n: told.append(n))
+        same(*made(model), **more, strict=True, progress=lambda *n: told.append(n))
     assert not told
-    assert same(*made(model), libraries=["repro"], ways=["batch 1"]).equal
+    assert same(*made(model), **more, ways=["batch 1"]).equal
+
+
+def test_attention_in_eager_products_agrees_in_float32():
+    found = same(*made(Eager), libraries=["repro"], strict=True)
+    assert {"left padding", "packed by a mask", "decoding"} <= set(found.ways)
+    assert found.equal
 
 
 class Tied(Model):
-    """Uses one weight twice."""
+    """Uses one weight twice, and a layer three times."""
 
     def __init__(self):
         super().__init__()
         self.head.weight = self.words.weight
+        self.layers = nn.ModuleList([self.layers[0]] * 3)
+
+
+def test_uses_of_a_weight_are_added_as_the_whole_batch_adds_them():
+    assert same(*made(Tied), libraries=["repro"], ways=["micro-batches"], strict=True).equal
 
 
 class Routed(Model):
@@ -103,20 +136,13 @@ class Routed(Model):
         return super().score(x + more.view(x.shape))
 
 
-@pytest.mark.parametrize(
-    ("model", "first", "layer"),
-    [
-        (Tied, "head.weight, a weight that two layers share", ""),
-        (Routed, "aten::nonzero", "Routed"),
-    ],
-)
-def test_what_cuts_micro_batches_apart_is_named_and_refused(model, first, layer):
-    found = same(*made(model), libraries=["repro"], ways=["micro-batches", "batch 1"])
+def test_what_cuts_micro_batches_apart_is_named_and_refused():
+    found = same(*made(Routed), libraries=["repro"], ways=["micro-batches", "batch 1"])
     assert found.differing("repro") == ["micro-batches"]
-    assert found.outcomes["repro"]["micro-batches"].first == (first, layer)
-    with pytest.raises(OutsideContractError, match=f"{first}.*: its gradients of micro"):
-        same(*made(model), libraries=["repro"], ways=["micro-batches"], strict=True)
-    assert same(*made(model), libraries=["repro"], ways=["batch 1"], strict=True).equal
+    assert found.outcomes["repro"]["micro-batches"].first == ("aten::nonzero", "Routed")
+    with pytest.raises(OutsideContractError, match=r"aten::nonzero.*: its gradients of micro"):
+        same(*made(Routed), libraries=["repro"], ways=["micro-batches"], strict=True)
+    assert same(*made(Routed), libraries=["repro"], ways=["batch 1"], strict=True).equal
 
 
 def test_strict_is_about_repro():
@@ -356,6 +382,22 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "udftorch same needs the package timm" in said
     assert "pytest_udftorch[models]" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("trl", on_policy.measure),
+        ("lightning", lambda: resumed_trainers.with_lightning(HERE, ())),
+        ("accelerate", lambda: resumed_trainers.with_accelerate(HERE, ())),
+    ],
+)
+def test_a_missing_trainer_is_named_with_the_extra_that_brings_it(name, run, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(PackageMissingError, match=rf"needs the package {name}.*\[trainers\]"):
+        run()
+    page = (HERE.parents[1] / "docs" / "reproduce" / "on_policy.md").read_text()
+    assert "pip install 'pytest_udftorch[trainers]'" in page
 
 
 @pytest.mark.parametrize("page", ["same.md", "on_policy.md"])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why gradients of micro-batches are no nodes of the tree of the whole batch's.
 
-The gradient of a weight that two layers share is the sum of two trees, and that of an expert has
-as many terms as rows are routed to it.
+The gradient of an expert has as many terms as rows are routed to it.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ class _Routes(OperatorWatch):
 
 
 def cut_across(one: Subject) -> First | None:
-    """Return the shared weight, or the operator that routes rows; None if there is neither."""
-    known: dict[int, str] = {}
-    for name, parameter in one.model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad and known.setdefault(id(parameter), name) != name:
-            return First(f"{name}, a weight that two layers share", "")
+    """Return the operator that routes rows; None if there is none."""
     where = Whereabouts()
     watch = _Routes(where)
     with one.training(), where, watch:

@@ -333,8 +333,7 @@ def _micro_batches(one: Subject) -> Pieces:
         for start in range(0, one.batch, size):
             part = slice(start, start + size)
             logits = one.call(one.rows(part))
-            loss_of(logits, one.targets[part]).backward()
-            tree.add()
+            tree.backward(loss_of(logits, one.targets[part]))
             gradients = None
             if part.stop == one.batch:
                 tree.finish()
@@ -411,6 +410,9 @@ def _checkpoints(one: Subject) -> bool:
 #: Parts of a batch whose gradients are added.
 MICRO_BATCHES: Final = "micro-batches"
 
+#: The first tokens of each row alone.
+PREFIX: Final = "prefix"
+
 #: Every way, in the order of the table.
 WAYS: Final = (
     Way("training forward", _training, lambda one: True),
@@ -419,7 +421,7 @@ WAYS: Final = (
         for n in _SIZES
     ),
     Way("permuted batch", _permuted, lambda one: True),
-    Way("prefix", _prefix, lambda one: one.causal and one.length >= 16),
+    Way(PREFIX, _prefix, lambda one: one.causal and one.length >= 16),
     Way("right padding", _right_padding, _masked),
     Way("left padding", _left_padding, _pads_left),
     Way("packed by positions", _packed, lambda one: _packs(one, by_mask=False)),

@@ -8,10 +8,13 @@ whole batch: on several ranks, in micro-batches on one, or both.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.errors import SummationError
+from pytest_udftorch.swap.contract.uses import gradients_of_uses
 
 
 class _Tree:
@@ -152,9 +155,9 @@ def scatter_mean(found: Any, mine: Any, group: Any, op: Any) -> None:
 class GradientTree:
     """Gradients of micro-batches, averaged in the order of the contract.
 
-    Call :meth:`add` after the backward pass of each micro-batch, and :meth:`finish` before the step
-    of the optimizer. It holds as many copies of the gradients as the number of micro-batches has
-    binary digits.
+    Call :meth:`backward` with the loss of each micro-batch, and :meth:`finish` before the step of
+    the optimizer. It holds as many copies of the gradients as the number of micro-batches has
+    binary digits. Where no weight is used twice, :meth:`add` behind a backward pass does the same.
 
     Args:
         parameters: those of the model.
@@ -170,10 +173,28 @@ class GradientTree:
                 "No parameter asks for a gradient, so there is nothing to add. Give the model's "
                 "parameters(), and make the tree before you freeze them."
             )
-        self._trees = [_Tree() for _ in self._parameters]
-        self._reached = [False for _ in self._parameters]
+        #: Of each parameter a tree for each of its uses; None if no micro-batch reached it yet.
+        self._trees: list[list[_Tree] | None] = [None for _ in self._parameters]
+        self._count = 0
         #: What :meth:`finish` set, which the next step must not add to.
         self._set: list[Any] = [None for _ in self._parameters]
+
+    def backward(self, loss: Any) -> None:
+        """Run the backward pass of a micro-batch, and take its gradients.
+
+        The gradients of a weight that is used several times are kept apart by its uses, each in a
+        tree; :meth:`finish` adds the totals in the order of the pass, as the whole batch does.
+
+        Args:
+            loss: the mean over the micro-batch, a tensor of one element.
+
+        Raises:
+            SummationError: as from :meth:`add`; or a gradient is not the sum of those of the uses
+                of its weight, or has other uses than in the micro-batch before.
+        """
+        with gradients_of_uses(loss) as uses:
+            loss.backward()
+        self._take([uses.get(id(p)) or [p.grad] for p in self._parameters])
 
     def add(self) -> None:
         """Take the gradients of a micro-batch away from the parameters.
@@ -184,28 +205,60 @@ class GradientTree:
             SummationError: no parameter has a gradient, one is not dense float32, or one was added
                 to the gradient of the last step.
         """
+        self._take([[p.grad] for p in self._parameters])
+
+    def _take(self, uses: Sequence[Sequence[Any]]) -> None:
+        """Add gradients of the uses of each parameter, and take the parameters' own away."""
         import torch
 
-        gradients = [p.grad for p in self._parameters]
-        if all(g is None for g in gradients):
+        self._check(uses)
+        for index, (parameter, gradients) in enumerate(zip(self._parameters, uses, strict=True)):
+            parameter.grad = None
+            trees = self._trees[index]
+            if gradients[0] is None:
+                for tree in trees or ():
+                    tree.add(torch.zeros_like(parameter))
+                continue
+            if trees is None:
+                trees = self._trees[index] = [_Tree() for _ in gradients]
+                for tree in trees:
+                    for _ in range(self._count):
+                        tree.add(torch.zeros_like(parameter))
+            for tree, gradient in zip(trees, gradients, strict=True):
+                tree.add(gradient)
+        self._count += 1
+
+    def _check(self, uses: Sequence[Sequence[Any]]) -> None:
+        if all(p.grad is None for p in self._parameters):
             raise SummationError(
                 "No parameter has a gradient. Call add() after backward(), and do not call "
                 "zero_grad() in between."
             )
-        for g, last in zip(gradients, self._set, strict=True):
-            if g is not None:
-                checked(g, "A gradient")
-            if g is not None and g is last:
+        for parameter, last, gradients, trees in zip(
+            self._parameters, self._set, uses, self._trees, strict=True
+        ):
+            if parameter.grad is None:
+                continue
+            for gradient in gradients:
+                checked(gradient, "A gradient")
+            if parameter.grad is last:
                 raise SummationError(
                     "The gradients of the last step are still there, and the backward pass has "
                     "added to them. Call the optimizer's zero_grad() after each step; it must set "
                     "them to None, as it does by default."
                 )
-        for index, parameter in enumerate(self._parameters):
-            gradient = parameter.grad
-            self._reached[index] |= gradient is not None
-            self._trees[index].add(torch.zeros_like(parameter) if gradient is None else gradient)
-            parameter.grad = None
+            if trees is not None and len(trees) != len(gradients):
+                raise SummationError(
+                    f"A weight is used {len(gradients)} times in this micro-batch, and "
+                    f"{len(trees)} times in those before. Give each micro-batch to backward(), and "
+                    "let all take the same path through the model."
+                )
+            if len(gradients) > 1 and not _is_sum(gradients, parameter.grad):
+                raise SummationError(
+                    "A gradient is not the sum of those of the uses of its weight: a hook changes "
+                    "it, or a use is hidden in a reentrant checkpoint. Remove the hook, or take "
+                    "use_reentrant=False."
+                )
 
     def finish(self, group: Any = None) -> None:
         """Set each parameter's gradient to the mean over the micro-batches, and begin anew.
@@ -219,19 +272,48 @@ class GradientTree:
         """
         import torch
 
-        count = self._trees[0].count
-        if not count:
+        if not self._count:
             raise SummationError(
                 "No micro-batch was added. Call add() after the backward pass of each, and "
                 "finish() once, before the optimizer's step."
             )
-        for index, (parameter, tree) in enumerate(zip(self._parameters, self._trees, strict=True)):
-            total = tree.total().div_(count)
-            if group is not None:
-                parts = _gathered(total, group)
-                torch.distributed.all_gather(parts, total, group=group)
-                total = _mean(parts)
-            total = rounded_mean(parameter, total)
-            if self._reached[index] or group is not None:
-                parameter.grad = self._set[index] = total
-            self._reached[index] = False
+        counts = self._uses(group)
+        for index, (parameter, count) in enumerate(zip(self._parameters, counts, strict=True)):
+            if not count:
+                continue
+            trees = self._trees[index] or []
+            totals = [tree.total().div_(self._count) for tree in trees]
+            totals += [torch.zeros_like(parameter)] * (count - len(totals))
+            means = [_mean_of_ranks(total, group) for total in totals]
+            total = rounded_mean(parameter, functools.reduce(operator.add, means))
+            parameter.grad = self._set[index] = total
+        self._trees = [None for _ in self._parameters]
+        self._count = 0
+
+    def _uses(self, group: Any) -> list[int]:
+        """Return how often each parameter is used; 0 if no micro-batch of any rank reached it."""
+        import torch
+
+        own = [len(trees or ()) for trees in self._trees]
+        if group is None:
+            return own
+        found = torch.tensor(own, device=self._parameters[0].device)
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group=group)
+        return [max(count, 1) for count in found.tolist()]
+
+
+def _mean_of_ranks(mine: Any, group: Any) -> Any:
+    import torch
+
+    if group is None:
+        return mine
+    parts = _gathered(mine, group)
+    torch.distributed.all_gather(parts, mine, group=group)
+    return _mean(parts)
+
+
+def _is_sum(parts: Sequence[Any], total: Any) -> bool:
+    import torch
+
+    found = functools.reduce(operator.add, parts)
+    return torch.equal(found.view(torch.int32), total.view(torch.int32))

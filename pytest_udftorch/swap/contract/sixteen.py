@@ -26,6 +26,7 @@ _MIXED: Final = frozenset(
         "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
         "batch_norm_in_evaluation",
         "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
+        "weight_norm_backward",
     }
 )  # fmt: skip
 
@@ -78,7 +79,7 @@ def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
     import torch
 
     match name:
-        case "attention":
+        case "attention" | "weight_norm":
             return narrow, torch.float32
         case "layer_norm":
             return narrow, *(_parameters(args[2:4], narrow),) * 2

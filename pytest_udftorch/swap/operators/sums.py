@@ -28,15 +28,17 @@ _SUMS: Final = Kind.SUMS
 _PRODUCTS: Final = Kind.PRODUCTS
 _REDUCES: Final = Kind.REDUCES
 _ON_CPU: Final = OWN_IN_FLOAT32_ON_CPU
+#: On the CPU rows begin at their first term that is not zero.
+_FROM_FIRST: Final = everywhere(Held.OWN, unless=("hidden",))
 
 #: Sums of products.
 _OF_PRODUCTS: Final = (
     row("mm", _PRODUCTS, contract=OWN, factors=(0, 1)),
-    row("bmm", _PRODUCTS, contract=OWN, factors=(0, 1)),
+    row("bmm", _PRODUCTS, contract=_FROM_FIRST, factors=(0, 1)),
     row("mv", _PRODUCTS, contract=OWN, factors=(0, 1)),
     row("dot", _PRODUCTS, contract=OWN, factors=(0, 1)),
     row("addmm", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
-    row("baddbmm", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
+    row("baddbmm", _PRODUCTS, contract=_FROM_FIRST, factors=(1, 2), addend=0),
     row("addmv", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
     row("addbmm", _PRODUCTS, factors=(1, 2), addend=0),
     # oneDNN takes powers when it chooses a plan.
@@ -88,10 +90,10 @@ _SCATTERED: Final = (
     row("index_put", _SUMS, contract=COMPOSED, exact=True, rounds_if="accumulate"),
     row("_index_put_impl", _SUMS, contract=OWN, exact=True, rounds_if="accumulate"),
     row("scatter_reduce", _REDUCES),
-    row("_embedding_bag", _REDUCES, contract=_ON_CPU),
-    row("_embedding_bag_forward_only", _REDUCES, contract=_ON_CPU),
-    row("_embedding_bag_backward", _REDUCES, contract=_ON_CPU),
-    row("_embedding_bag_per_sample_weights_backward", _REDUCES, contract=_ON_CPU),
+    row("_embedding_bag", _REDUCES, contract=OWN_ON_CPU),
+    row("_embedding_bag_forward_only", _REDUCES, contract=OWN_ON_CPU),
+    row("_embedding_bag_backward", _REDUCES, contract=OWN_ON_CPU),
+    row("_embedding_bag_per_sample_weights_backward", _REDUCES, contract=OWN_ON_CPU),
     row("embedding_renorm", _REDUCES),
     row("unfold_backward", _REDUCES),
     row("col2im", _REDUCES),
@@ -116,8 +118,8 @@ _NORMS: Final = (
     row("batch_norm_backward", _REDUCES),
     row("_fused_rms_norm", _REDUCES, contract=_RMS),
     row("_fused_rms_norm_backward", _REDUCES, contract=_RMS),
-    row("_weight_norm_interface", _REDUCES, contract=_ON_CPU),
-    row("_weight_norm_interface_backward", _REDUCES, contract=_ON_CPU),
+    row("_weight_norm_interface", _REDUCES, contract=OWN_ON_CPU),
+    row("_weight_norm_interface_backward", _REDUCES, contract=OWN_ON_CPU),
 )  # fmt: skip
 
 #: Pooling and interpolation.
@@ -159,10 +161,10 @@ _WINDOWS: Final = (
     row("_upsample_bilinear2d_aa_backward", _SUMS, contract=OWN),
     row("upsample_bicubic2d_backward", _REDUCES, contract=OWN),
     row("_upsample_bicubic2d_aa_backward", _REDUCES, contract=OWN),
-    row("grid_sampler_2d", _REDUCES, contract=_ON_CPU),
-    row("grid_sampler_2d_backward", _REDUCES, contract=_ON_CPU),
-    row("grid_sampler_3d", _REDUCES, contract=_ON_CPU),
-    row("grid_sampler_3d_backward", _REDUCES, contract=_ON_CPU),
+    row("grid_sampler_2d", _REDUCES, contract=OWN_ON_CPU),
+    row("grid_sampler_2d_backward", _REDUCES, contract=OWN_ON_CPU),
+    row("grid_sampler_3d", _REDUCES, contract=OWN_ON_CPU),
+    row("grid_sampler_3d_backward", _REDUCES, contract=OWN_ON_CPU),
 )  # fmt: skip
 
 _FUSED: Final = tuple(f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn"))

@@ -79,13 +79,18 @@ EXPORT void ref_var(int64_t rows, int64_t n, float less, const float *x,
 // Softmax
 //===----------------------------------------------------------------------===//
 
+/// Exponentials that are zero are no terms of the sum.
 EXPORT void ref_softmax(int64_t rows, int64_t n, const float *x, array1 *exp,
-                        float *y) {
+                        float *work, float *y) {
   for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
     float largest = ref_amax(n, x);
-    for (int64_t i = 0; i < n; ++i)
+    int64_t terms = 0;
+    for (int64_t i = 0; i < n; ++i) {
       y[i] = ref_of(exp, x[i] - largest);
-    float sum = ref_sum(n, y, 1);
+      if (y[i] != 0.0f)
+        work[terms++] = y[i];
+    }
+    float sum = ref_sum(terms, work, 1);
     for (int64_t i = 0; i < n; ++i)
       y[i] = y[i] / sum;
   }
