@@ -52,54 +52,6 @@ def test_products_of_batches_have_the_bits_of_the_reference(level, count, m, n, 
     assert torch.equal(made.products(a, b), torch.stack(each) if each else torch.empty(0, m, n))
 
 
-def hidden(rows, firsts):
-    """The same, of which each row has zeros in front of a term."""
-    for row, first in zip(rows.flatten(0, -2), firsts, strict=False):
-        row[:first] = 0.0
-    return rows
-
-
-def of_batch(made, a, b):
-    """Products of batches by the scalar loop."""
-    found = torch.empty(*a.shape[:2], b.shape[2])
-    for x, y, z in zip(a, b, found, strict=True):
-        given = x.data_ptr(), *x.stride(), y.data_ptr(), *y.stride(), z.data_ptr()
-        made.library.ref_mm_of_batch(*x.shape[:1], y.shape[1], *x.shape[1:], *given)
-    return found
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=20, deadline=None)
-@given(
-    st.integers(1, 3), st.integers(1, 30), st.integers(1, 70), st.integers(1, 300), st.booleans(),
-    st.lists(st.integers(0, 300), min_size=1, max_size=90),
-)  # fmt: skip
-def test_rows_of_a_batch_begin_at_their_first_term(level, count, m, n, k, turned, firsts):
-    a, b = hidden(random(count, m, k, seed=m), firsts), random(count, k, n, seed=n)
-    a = a.mT.contiguous().mT if turned else a
-    made = contract(level)
-    assert torch.equal(made.products(a, b, from_first=True), of_batch(made, a, b))
-
-
-def test_what_a_mask_hides_in_front_of_a_row_does_not_move_its_order():
-    scores, values = random(2, 5, 300), random(2, 300, 7, seed=1)
-    with patched("repro"):
-        weights = scores.softmax(-1)
-        found = torch.bmm(weights, values)
-        for pad in (1, 64, 100):
-            more = torch.cat([torch.full((2, 5, pad), -torch.inf), scores], -1)
-            behind = torch.cat([random(2, pad, 7, seed=2), values], 1)
-            padded = more.softmax(-1)
-            assert torch.equal(padded[..., pad:], weights)
-            assert torch.equal(more.mT.softmax(-2).mT, padded)
-            assert torch.equal(torch.bmm(padded, behind), found)
-            assert torch.equal(torch.baddbmm(found, padded, behind, beta=0), found)
-            # Without the rule the order moves, and a number that is hidden counts if it is none.
-            assert not torch.equal(contract().products(padded, behind), found)
-            behind[:, 0] = torch.inf
-            assert torch.bmm(padded, behind).isnan().all()
-
-
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 3), st.integers(0, 5000), st.sampled_from([0, 1, 2, 63, 64, 65, 130]))

@@ -61,23 +61,11 @@ def empty(*shape):
     return torch.full(shape, math.nan)
 
 
-@pytest.mark.parametrize("n", LENGTHS[2:])
-def test_exponentials_that_are_zero_are_no_terms_of_a_softmax(n):
-    x, work, y, exp = random(ROWS, n), empty(n), empty(ROWS, n), function("exp")
-    x[0, :5] = x[1, 3:7] = x[2, 9:] = -3e38
-    x[3, ::3] = -math.inf
-    reference("softmax", ROWS, n, x, exp, work, y)
-    assert same(x.softmax(1), y)
-    assert same(x.T.softmax(0).T, y)
-    assert same(x[0, 5:].softmax(0), y[0, 5:])
-    assert same(x[3][x[3].isfinite()].softmax(0), y[3][y[3] != 0])
-
-
 @pytest.mark.parametrize("n", LENGTHS)
 def test_softmax_and_its_relatives(n):
     x, g, work, y = random(ROWS, n), random(ROWS, n, seed=1), empty(n), empty(ROWS, n)
     exp, log, back = function("exp"), function("log"), empty(ROWS, n)
-    reference("softmax", ROWS, n, x, exp, work, y)
+    reference("softmax", ROWS, n, x, exp, y)
     assert same(x.softmax(1), y)
     reference("softmax_backward", ROWS, n, g, y, work, back)
     assert same(torch._softmax_backward_data(g, y, 1, torch.float32), back)

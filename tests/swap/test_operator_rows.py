@@ -583,7 +583,7 @@ def by_loops(name, args):
         given = x.movedim(args[1], -1).reshape(-1, n).contiguous()
         out, work = torch.empty_like(given), torch.empty(n)
         if name == "_softmax":
-            reference("softmax", len(given), n, given, function("exp"), work, out)
+            reference("softmax", len(given), n, given, function("exp"), out)
         else:
             functions = function("exp"), function("log")
             reference("log_softmax", len(given), n, given, *functions, work, out)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from pytest_udftorch.reproduce.agreement.subject import Subject
 from pytest_udftorch.reproduce.agreement.tree_nodes import cut_across
 from pytest_udftorch.reproduce.agreement.ways import MICRO_BATCHES, evaluation, padded_left, step
 from pytest_udftorch.swap.contract.attention import dropped
-from pytest_udftorch.swap.contract.layouts import has_gap
 from pytest_udftorch.swap.contract.outside import within_contract
 from pytest_udftorch.swap.observe.layers import Whereabouts
 from pytest_udftorch.swap.operators.overload import name_of
@@ -25,7 +23,7 @@ _SOFTMAX: Final = ("_softmax", "_safe_softmax")
 class _Gaps(OperatorWatch):
     """Refuses a softmax of which a hidden term lies in front of one that counts.
 
-    In bfloat16 a product with its weights has units that see what a mask hides. So a row behind
+    Its sum, and products with its weights, have such a term in their trees. So a row behind
     padding, behind others that are packed, or in a window that slides has other bits.
     """
 
@@ -36,16 +34,21 @@ class _Gaps(OperatorWatch):
         result = func(*args, **kwargs)
         if dropped.now or name_of(func) not in _SOFTMAX:
             return result
-        if has_gap(result, args[1]):
+        if _has_gap(result, args[1]):
             layer = self._where.now().layer
             raise OutsideContractError(
                 f"{func.name()} in {layer or 'the model'} has weights of zero in front of others, "
-                "as a mask makes them. Products of such weights in bfloat16 depend on what is "
-                "hidden: behind padding, in a packed row or in a sliding window a row has other "
-                "bits. Take fused attention (attn_implementation='sdpa') or float32, or leave out "
-                "--strict to see which ways differ."
+                "as a mask makes them. Sums over such a row depend on where it begins: behind "
+                "padding, in a packed row or in a sliding window it has other bits. Take fused "
+                "attention (attn_implementation='sdpa'), whose sums begin at the first key that a "
+                "row sees, or leave out --strict to see which ways differ."
             )
         return result
+
+
+def _has_gap(weights: Any, dim: int) -> bool:
+    seen = (weights != 0).movedim(dim, -1)
+    return bool((seen[..., 1:] & ~seen[..., :-1]).any())
 
 
 def refuse(one: Subject, ways: Sequence[str]) -> None:
@@ -70,8 +73,7 @@ def refuse(one: Subject, ways: Sequence[str]) -> None:
         )
     with within_contract(strict=True):
         where = Whereabouts()
-        exact = any(str(p.dtype) == "torch.bfloat16" for p in one.model.parameters())
-        with where, _Gaps(where) if exact else contextlib.nullcontext():
+        with where, _Gaps(where):
             _run(evaluation(one))
             _run(padded_left(one))
         if any(p.requires_grad for p in one.model.parameters()):

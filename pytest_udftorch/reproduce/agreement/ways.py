@@ -410,9 +410,6 @@ def _checkpoints(one: Subject) -> bool:
 #: Parts of a batch whose gradients are added.
 MICRO_BATCHES: Final = "micro-batches"
 
-#: The first tokens of each row alone.
-PREFIX: Final = "prefix"
-
 #: Every way, in the order of the table.
 WAYS: Final = (
     Way("training forward", _training, lambda one: True),
@@ -421,7 +418,7 @@ WAYS: Final = (
         for n in _SIZES
     ),
     Way("permuted batch", _permuted, lambda one: True),
-    Way(PREFIX, _prefix, lambda one: one.causal and one.length >= 16),
+    Way("prefix", _prefix, lambda one: one.causal and one.length >= 16),
     Way("right padding", _right_padding, _masked),
     Way("left padding", _left_padding, _pads_left),
     Way("packed by positions", _packed, lambda one: _packs(one, by_mask=False)),

@@ -46,12 +46,3 @@ def has_dimension(x: Any, dim: int) -> bool:
     """Tell whether a dimension is one of a tensor; a single number has one, too."""
     rank = len(x.shape) or 1
     return -rank <= dim < rank
-
-
-def has_gap(x: Any, dim: int) -> bool:
-    """Tell whether something that is not zero stands behind a zero, along a dimension."""
-    if not x.dim():
-        return False
-    behind = x.shape[dim] - 1
-    hidden, seen = x == 0, x != 0
-    return bool((hidden.narrow(dim, 0, behind) & seen.narrow(dim, 1, behind)).any())

@@ -103,9 +103,6 @@ class Contract:
             getattr(library, f"fast_{name}bmm").argtypes = (
                 ctypes.c_int64, *_SIZES, *_BATCH, *_BATCH, *(ctypes.c_void_p,) * 2,
             )  # fmt: skip
-        library.fast_bmm_from_first.argtypes = library.fast_bmm.argtypes
-        library.ref_mm_of_batch.argtypes = library.ref_mm.argtypes
-        library.ref_mm_of_batch.restype = None
         library.ref_exact_weighted.argtypes = (*_SIZES, *_MATRICES)
         library.ref_exact_weighted.restype = None
         library.fast_exact_weighted.argtypes = library.fast_exact_bmm.argtypes
@@ -159,15 +156,8 @@ class Contract:
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 
-    def products(self, a: Any, b: Any, *, from_first: bool = False) -> Any:
-        """Return the products of each two matrices of two batches, as ``mm`` does.
-
-        Args:
-            a: (count, m, k) in float32 or bfloat16, in any strides.
-            b: (count, k, n), likewise.
-            from_first: on the CPU, in float32, rows of ``a`` begin at their first term that is not
-                zero.
-        """
+    def products(self, a: Any, b: Any) -> Any:
+        """Return the products of each two matrices of two batches, as ``mm`` does."""
         import torch
 
         if a.is_cuda:
@@ -176,9 +166,7 @@ class Contract:
         c = torch.empty(count, m, n, dtype=torch.float32)
         given = (a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
         threads = ctypes.byref(self.threads(b"aten::bmm"))
-        clause = _clause(a)
-        name = f"fast_{clause}bmm" + ("_from_first" if from_first and not clause else "")
-        if getattr(self.library, name)(count, m, n, k, *given, threads):
+        if getattr(self.library, f"fast_{_clause(a)}bmm")(count, m, n, k, *given, threads):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 

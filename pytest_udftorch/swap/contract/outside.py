@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,8 +21,6 @@ from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.source_line import source_line
 from pytest_udftorch.base.tensor_contents import kind
 from pytest_udftorch.errors import OutsideContractError
-from pytest_udftorch.swap.contract.gpu import CHUNK
-from pytest_udftorch.swap.contract.layouts import has_gap
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
 from pytest_udftorch.swap.operators.row import Held, Row
@@ -204,52 +202,29 @@ _UNLESS: Final = {
     "rounding_mode": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "decimals": "in 16 bits torch's kernel for GPUs gives other bits than that for the CPU",
     "alpha": "in 16 bits torch rounds alpha in some places of a vector, and not in others",
-    "hidden": "a row has zeros in front of other terms, as a mask makes them, and on a GPU its sum "
-    "does not leave them out as on the CPU",
 }
 
 
-def _excepted_why(
-    func: Any, given: Any, result: Any, row: Row, away: bool, narrow: bool
-) -> str | None:
-    """Return why a call is outside that its row excepts; or nothing.
+def _excepted_why(func: Any, given: Any, row: Row, away: bool) -> str | None:
+    """Return why a call with numbers of 16 bits is outside, which its row excepts; or nothing.
 
     Args:
         func: the overload.
         given: its arguments.
-        result: what it returned.
         row: that of the operator.
         away: whether it ran on a GPU.
-        narrow: whether it has numbers of 16 bits.
     """
     if not row.contract.unless:
         return None
     arguments = arguments_of(func, *given)
     for word in row.contract.unless:
-        if word == "hidden":
-            outside = away and _hides(row, arguments, result)
-        elif word == "alpha":
-            outside = narrow and arguments.get("alpha", 1) != 1
+        if word == "alpha":
+            outside = arguments.get("alpha", 1) != 1
         else:
-            outside = narrow and away and bool(arguments.get(word))
+            outside = away and bool(arguments.get(word))
         if outside:
             return _UNLESS[word]
     return None
-
-
-def _hides(row: Row, arguments: Mapping[str, Any], result: Any) -> bool:
-    """Tell whether a row of weights, or of a left matrix, has zeros where that matters.
-
-    Products in bfloat16 have no order, and those of few terms one chunk.
-    """
-    import torch
-
-    if row.factors is None:
-        return has_gap(result, arguments["dim"])
-    left = list(arguments.values())[row.factors[0]]
-    if left.dtype is torch.bfloat16 or left.shape[-1] <= CHUNK:
-        return False
-    return bool(((left[..., 0] == 0) & (left != 0).any(-1)).any())
 
 
 @functools.cache
@@ -344,7 +319,7 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     devices = {t.device.type for t in floats} - {"cpu"}
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
     narrow = bool(dtypes & _SIXTEEN)
-    if row is not None and (why := _excepted_why(func, given, result, row, bool(devices), narrow)):
+    if narrow and row is not None and (why := _excepted_why(func, given, row, bool(devices))):
         return why
     if is_view(func) or (row is not None and row.contract.cpu is Held.MOVES):
         return None

@@ -57,7 +57,7 @@ def bmm(self: Any, mat2: Any) -> Any:
         return stock(self, mat2)
     if cuda_exact.takes(self):
         return cuda_exact.product(self, mat2)
-    return contract().products(self, mat2, from_first=True)
+    return contract().products(self, mat2)
 
 
 def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -68,7 +68,7 @@ def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 
         or not spreads(self.shape, (*batch1.shape[:2], batch2.shape[2]))
     ):
         return stock(self, batch1, batch2, beta=beta, alpha=alpha)
-    return _plus(self, contract().products(batch1, batch2, from_first=True), beta, alpha)
+    return _plus(self, contract().products(batch1, batch2), beta, alpha)
 
 
 def grouped_mm(

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_udftorch.swap.contract.gpu import GPU, LONGEST
-from pytest_udftorch.swap.contract.layouts import has_dimension, has_gap
+from pytest_udftorch.swap.contract.layouts import has_dimension
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.rows import dense, functions, run
@@ -183,19 +183,7 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
         e = GPU.row_parts("less", self.contiguous()).exp_()
         return GPU.row_parts("over", e, out=e)
     e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
-    return e.div_(over(_zeros_last(e, dim), [dim], keep=True))
-
-
-def _zeros_last(e: Any, dim: int) -> Any:
-    """On the CPU, move what is zero behind the other terms of a dimension, which stay in order."""
-    import torch
-
-    if e.is_cuda or not has_gap(e, dim):
-        return e
-    seen, hidden = e != 0, e == 0
-    count = seen.sum(dim, keepdim=True)
-    places = torch.where(seen, seen.cumsum(dim), count + hidden.cumsum(dim)).sub_(1)
-    return torch.empty_like(e).scatter_(dim, places, e)
+    return e.div_(over(e, [dim], keep=True))
 
 
 def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:

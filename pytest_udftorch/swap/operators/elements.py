@@ -293,8 +293,7 @@ _ACTIVATIONS: Final = (
 
 #: What computes rows, and losses.
 _ROWS: Final = (
-    row("_softmax", Kind.REDUCES, "exp", along_rows=True,
-        contract=everywhere(Held.OWN, unless=("hidden",)),
+    row("_softmax", Kind.REDUCES, "exp", along_rows=True, contract=OWN,
         stubs="softmax_lastdim_kernel* softmax_kernel",
         cuda=over_rows("_softmax", "softmax", "Softmax")),
     row("_log_softmax", Kind.REDUCES, "exp log", along_rows=True, contract=OWN,

@@ -55,8 +55,8 @@ class Contract:
         cuda: in float32 on a GPU of NVIDIA.
         cuda16: in bfloat16 and half there.
         unless: calls that are outside nevertheless: ``alpha`` (in 16 bits, with a factor that is
-            not 1), ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an
-            argument), or ``hidden`` (on a GPU, with zeros in front of other terms of a row).
+            not 1), or ``rounding_mode`` and ``decimals`` (on a GPU, in 16 bits, with such an
+            argument).
         every_overload: whether the contract's kernel serves overloads with ``out=`` that the
             library does not name: torch's write to a result that they are given.
     """

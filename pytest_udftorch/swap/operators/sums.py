@@ -28,17 +28,15 @@ _SUMS: Final = Kind.SUMS
 _PRODUCTS: Final = Kind.PRODUCTS
 _REDUCES: Final = Kind.REDUCES
 _ON_CPU: Final = OWN_IN_FLOAT32_ON_CPU
-#: On the CPU rows begin at their first term that is not zero.
-_FROM_FIRST: Final = everywhere(Held.OWN, unless=("hidden",))
 
 #: Sums of products.
 _OF_PRODUCTS: Final = (
     row("mm", _PRODUCTS, contract=OWN, factors=(0, 1)),
-    row("bmm", _PRODUCTS, contract=_FROM_FIRST, factors=(0, 1)),
+    row("bmm", _PRODUCTS, contract=OWN, factors=(0, 1)),
     row("mv", _PRODUCTS, contract=OWN, factors=(0, 1)),
     row("dot", _PRODUCTS, contract=OWN, factors=(0, 1)),
     row("addmm", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
-    row("baddbmm", _PRODUCTS, contract=_FROM_FIRST, factors=(1, 2), addend=0),
+    row("baddbmm", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
     row("addmv", _PRODUCTS, contract=OWN, factors=(1, 2), addend=0),
     row("addbmm", _PRODUCTS, factors=(1, 2), addend=0),
     # oneDNN takes powers when it chooses a plan.

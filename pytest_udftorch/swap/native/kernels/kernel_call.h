@@ -112,10 +112,6 @@ using WindowsFunction = int(const Convolution *, const Threads *);
   F(fast_bmm, int(int64_t, int64_t, int64_t, int64_t, const float *, int64_t,  \
                   int64_t, int64_t, const float *, int64_t, int64_t, int64_t,  \
                   float *, const Threads *))                                   \
-  F(fast_bmm_from_first,                                                       \
-    int(int64_t, int64_t, int64_t, int64_t, const float *, int64_t, int64_t,   \
-        int64_t, const float *, int64_t, int64_t, int64_t, float *,            \
-        const Threads *))                                                      \
   F(fast_exact_mm,                                                             \
     int(int64_t, int64_t, int64_t, const uint16_t *, int64_t, int64_t,         \
         const uint16_t *, int64_t, int64_t, float *, const Threads *))         \

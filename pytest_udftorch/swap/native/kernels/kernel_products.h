@@ -41,8 +41,7 @@ bool multiplyVector(const Contract &C, const Tensor &A, const Tensor &V,
                          A.stride(1), V, V.stride(0), 1, Y);
 }
 
-/// The same of each two matrices of two batches. Rows of A in float32 begin at
-/// their first term that is not zero.
+/// The same of each two matrices of two batches.
 bool multiplyEach(const Contract &C, const Tensor &A, const Tensor &B,
                   float *Y) {
   const Threads T = C.threads("aten::bmm");
@@ -51,10 +50,9 @@ bool multiplyEach(const Contract &C, const Tensor &A, const Tensor &B,
                              readNarrow(A), A.stride(0), A.stride(1),
                              A.stride(2), readNarrow(B), B.stride(0),
                              B.stride(1), B.stride(2), Y, &T);
-  return !C.fast_bmm_from_first(A.size(0), A.size(1), B.size(2), A.size(2),
-                                read(A), A.stride(0), A.stride(1), A.stride(2),
-                                read(B), B.stride(0), B.stride(1), B.stride(2),
-                                Y, &T);
+  return !C.fast_bmm(A.size(0), A.size(1), B.size(2), A.size(2), read(A),
+                     A.stride(0), A.stride(1), A.stride(2), read(B),
+                     B.stride(0), B.stride(1), B.stride(2), Y, &T);
 }
 
 /// Whether factors, and what is added, all are float32 or all bfloat16.

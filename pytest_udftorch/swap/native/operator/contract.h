@@ -64,26 +64,6 @@ static float ref_dot(int64_t k, const float *a, int64_t sa, const float *b,
          ref_dot(k - p, a + p * sa, sa, b + p * sb, sb);
 }
 
-/// Where the order of a row of the left matrix begins: at its first term that
-/// is not zero. A mask hides those before it, as padding is hidden.
-static inline int64_t ref_first(int64_t k, const float *a, int64_t sa) {
-  for (int64_t p = 0; p < k; ++p)
-    if (a[p * sa] != 0.0f)
-      return p;
-  return 0;
-}
-
-/// The product of two vectors whose second chunk begins CHUNK terms behind the
-/// first that counts. The terms before that belong to the first chunk.
-static float ref_dot_from(int64_t first, int64_t k, const float *a, int64_t sa,
-                          const float *b, int64_t sb) {
-  if (k - first <= CHUNK)
-    return ref_chunk(k, a, sa, b, sb);
-  int64_t p = first + CHUNK * half_of((k - first + CHUNK - 1) / CHUNK);
-  return ref_dot_from(first, p, a, sa, b, sb) +
-         ref_dot(k - p, a + p * sa, sa, b + p * sb, sb);
-}
-
 /// C = A B, of which A has rows and columns with the strides am and ak, B with
 /// bk and bn; the rows of C are dense.
 EXPORT void ref_mm(int64_t m, int64_t n, int64_t k, const float *a, int64_t am,
@@ -92,18 +72,6 @@ EXPORT void ref_mm(int64_t m, int64_t n, int64_t k, const float *a, int64_t am,
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
       c[i * n + j] = ref_dot(k, a + i * am, ak, b + j * bn, bk);
-}
-
-/// The same of a matrix of a batch: each row of A begins at its first term that
-/// is not zero.
-EXPORT void ref_mm_of_batch(int64_t m, int64_t n, int64_t k, const float *a,
-                            int64_t am, int64_t ak, const float *b, int64_t bk,
-                            int64_t bn, float *c) {
-  for (int64_t i = 0; i < m; ++i) {
-    int64_t first = ref_first(k, a + i * am, ak);
-    for (int64_t j = 0; j < n; ++j)
-      c[i * n + j] = ref_dot_from(first, k, a + i * am, ak, b + j * bn, bk);
-  }
 }
 
 /// y[o][i] = sum over r of x[o][r][i].
@@ -456,8 +424,6 @@ struct products {
   float *left, *right; ///< A and B, packed in panels
   int64_t next;
   int32_t phase;
-  int32_t from_first; ///< rows of A begin at their first term that is not zero
-  int64_t *first;     ///< these terms, if they do
 };
 
 typedef float four __attribute__((vector_size(16), aligned(4)));
@@ -579,19 +545,17 @@ static void join_tiles(int64_t rows, tile to, tile rest) {
 }
 
 /// The product of a panel of A and columns of B, whose terms are bk apart. So
-/// many rows are wanted, whose first chunk has so many terms more. It is in the
-/// first of the tiles, of which there are as many as a tree has levels.
-static void product_tile_from(int64_t first, int64_t k, const float *a,
-                              const float *b, int64_t bk, int64_t rows,
-                              tile *level) {
+/// many rows are wanted. It is in the first of the tiles, of which there are as
+/// many as a tree has levels.
+static void product_tile(int64_t k, const float *a, const float *b, int64_t bk,
+                         int64_t rows, tile *level) {
   chunk_kernel *chunk = kernel_of(rows);
   int64_t waiting = 0, count = 0;
-  for (int64_t at = 0, here = first + CHUNK; at < k || !at; at += here) {
-    here = at ? CHUNK : here;
-    int64_t terms = k - at < here ? k - at : here;
-    int64_t c = count++, add = c & 1;
+  for (int64_t at = 0; at < k || !at; at += CHUNK, ++count) {
+    int64_t here = k - at < CHUNK ? k - at : CHUNK;
+    int64_t c = count, add = c & 1;
     waiting -= add;
-    chunk(terms, a + at * ROWS, b + at * bk, bk, (int)add, level[waiting]);
+    chunk(here, a + at * ROWS, b + at * bk, bk, (int)add, level[waiting]);
     // The last chunk may be short; it joins its partner as ref_dot does.
     for (c >>= add; add && c & 1; c >>= 1, --waiting)
       join_tiles(rows, level[waiting - 1], level[waiting]);
@@ -599,86 +563,6 @@ static void product_tile_from(int64_t first, int64_t k, const float *a,
   }
   while (--waiting > 0)
     join_tiles(rows, level[waiting - 1], level[waiting]);
-}
-
-static void product_tile(int64_t k, const float *a, const float *b, int64_t bk,
-                         int64_t rows, tile *level) {
-  product_tile_from(0, k, a, b, bk, rows, level);
-}
-
-/// Goes on with the chunks of all rows of a tile, whose first terms are in out.
-static void continue_chunks(int64_t k, const float *restrict a,
-                            const float *restrict b, int64_t bk, tile out) {
-  half acc[ROWS][2];
-  EACH_ROW(ROWS) {
-    acc[r][0] = *(half *)out[r];
-    acc[r][1] = *(half *)(out[r] + COLUMNS / 2);
-  }
-  for (int64_t p = 0; p < k; ++p, a += ROWS, b += bk) {
-    half b0 = *(const half *)b, b1 = *(const half *)(b + COLUMNS / 2);
-    EACH_ROW(ROWS) {
-      half one = a[r];
-      acc[r][0] = __builtin_elementwise_fma(one, b0, acc[r][0]);
-      acc[r][1] = __builtin_elementwise_fma(one, b1, acc[r][1]);
-    }
-  }
-  EACH_ROW(ROWS) {
-    *(half *)out[r] = acc[r][0];
-    *(half *)(out[r] + COLUMNS / 2) = acc[r][1];
-  }
-}
-
-static void join_rows(float *restrict to, const float *rest) {
-  for (int64_t i = 0; i < COLUMNS; ++i)
-    to[i] = to[i] + rest[i];
-}
-
-/// The chunks of a row: where the next one ends, how many have ended, and how
-/// many sums wait.
-struct row_chunks {
-  int64_t ends, count, waiting;
-};
-
-/// The product of rows whose first chunks have other numbers of terms more: all
-/// go on up to the next term at which the chunk of one ends.
-static void staggered_tile(const int64_t *first, int64_t k, const float *a,
-                           const float *b, int64_t bk, int64_t rows,
-                           tile *level) {
-  struct row_chunks of[ROWS];
-  tile sums;
-  memset(sums, 0, sizeof sums);
-  for (int64_t r = 0; r < rows; ++r)
-    of[r] = (struct row_chunks){first[r] + CHUNK, 0, 0};
-  for (int64_t at = 0, end; at < k; at = end) {
-    end = k;
-    for (int64_t r = 0; r < rows; ++r)
-      end = of[r].ends < end ? of[r].ends : end;
-    continue_chunks(end - at, a + at * ROWS, b + at * bk, bk, sums);
-    for (int64_t r = 0; r < rows; ++r) {
-      if (end != k && end != of[r].ends)
-        continue;
-      memcpy(level[of[r].waiting++][r], sums[r], sizeof sums[r]);
-      memset(sums[r], 0, sizeof sums[r]);
-      of[r].ends += CHUNK;
-      for (int64_t c = of[r].count++; c & 1; c >>= 1, --of[r].waiting)
-        join_rows(level[of[r].waiting - 2][r], level[of[r].waiting - 1][r]);
-    }
-  }
-  for (int64_t r = 0; r < rows; ++r)
-    while (--of[r].waiting > 0)
-      join_rows(level[of[r].waiting - 1][r], level[of[r].waiting][r]);
-}
-
-/// The product of rows that begin at these terms.
-static void product_tile_of_rows(const int64_t *first, int64_t k,
-                                 const float *a, const float *b, int64_t bk,
-                                 int64_t rows, tile *level) {
-  for (int64_t r = 1; r < rows; ++r)
-    if (first[r] != first[0]) {
-      staggered_tile(first, k, a, b, bk, rows, level);
-      return;
-    }
-  product_tile_from(first[0], k, a, b, bk, rows, level);
 }
 
 // Panels of B that a task of the second phase goes through for its rows.
@@ -699,8 +583,6 @@ static void products_part(void *data) {
         int64_t i = (task - across) * ROWS, left = p->m - i;
         pack(p->k, left < ROWS ? left : ROWS, ROWS, p->a + i * p->am, p->ak,
              p->am, p->left + i * p->k);
-        for (int64_t r = i; p->from_first && r < p->m && r < i + ROWS; ++r)
-          p->first[r] = ref_first(p->k, p->left + i * p->k + r - i, ROWS);
       }
     return;
   }
@@ -713,11 +595,8 @@ static void products_part(void *data) {
     int64_t columns = p->n - j < COLUMNS ? p->n - j : COLUMNS;
     for (int64_t i = first; i < end && i < p->m; i += ROWS) {
       int64_t rows = p->m - i < ROWS ? p->m - i : ROWS;
-      const float *a = p->left + i * p->k, *b = p->right + j * p->k;
-      if (p->from_first)
-        product_tile_of_rows(p->first + i, p->k, a, b, COLUMNS, rows, level);
-      else
-        product_tile(p->k, a, b, COLUMNS, rows, level);
+      product_tile(p->k, p->left + i * p->k, p->right + j * p->k, COLUMNS, rows,
+                   level);
       for (int64_t r = 0; r < rows; ++r)
         memcpy(p->c + (i + r) * p->n + j, level[0][r],
                (size_t)columns * sizeof(float));
@@ -729,26 +608,10 @@ static void products_part(void *data) {
 static int make_room(struct products *p) {
   int64_t left = (p->m + ROWS - 1) / ROWS * ROWS * p->k;
   int64_t right = (p->n + COLUMNS - 1) / COLUMNS * COLUMNS * p->k;
-  p->right = take_room(left + right + 2 * p->m);
+  p->right = take_room(left + right);
   if (!p->right)
     return 1;
   p->left = p->right + right;
-  p->first = (int64_t *)(p->left + left);
-  return 0;
-}
-
-/// Returns 0, or 1 if there was no memory.
-static int run_products(struct products p, const struct threads *t) {
-  if (p.m == 0 || p.n == 0)
-    return 0;
-  if (make_room(&p))
-    return 1;
-  int64_t work = p.m * p.n * p.k / 64;
-  share_out(t, work, products_part, &p);
-  p.phase = 1;
-  p.next = 0;
-  share_out(t, work, products_part, &p);
-  give_room(p.right);
   return 0;
 }
 
@@ -756,9 +619,18 @@ static int run_products(struct products p, const struct threads *t) {
 EXPORT int fast_mm(int64_t m, int64_t n, int64_t k, const float *a, int64_t am,
                    int64_t ak, const float *b, int64_t bk, int64_t bn, float *c,
                    const struct threads *t) {
-  struct products p = {m,  n, k,    a,    am, ak, b, bk,
-                       bn, c, NULL, NULL, 0,  0,  0, NULL};
-  return run_products(p, t);
+  if (m == 0 || n == 0)
+    return 0;
+  struct products p = {m, n, k, a, am, ak, b, bk, bn, c, NULL, NULL, 0, 0};
+  if (make_room(&p))
+    return 1;
+  int64_t work = m * n * k / 64;
+  share_out(t, work, products_part, &p);
+  p.phase = 1;
+  p.next = 0;
+  share_out(t, work, products_part, &p);
+  give_room(p.right);
+  return 0;
 }
 
 struct batch {
@@ -768,72 +640,50 @@ struct batch {
   int32_t failed;
 };
 
-static struct products product_of(const struct batch *s, int64_t task) {
-  struct products p = s->one;
-  p.a += task * s->ab;
-  p.b += task * s->bb;
-  p.c += task * p.m * p.n;
-  return p;
-}
-
 static void batch_part(void *data) {
   struct batch *s = data;
-  struct products room = s->one;
+  struct products p = s->one;
   int64_t task;
-  if (make_room(&room)) {
+  if (make_room(&p)) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
          s->count) {
-    struct products p = product_of(s, task);
-    p.left = room.left;
-    p.right = room.right;
-    p.first = room.first;
+    p.a = s->one.a + task * s->ab;
+    p.b = s->one.b + task * s->bb;
+    p.c = s->one.c + task * p.m * p.n;
     for (p.phase = 0; p.phase < 2; ++p.phase) {
       p.next = 0;
       products_part(&p);
     }
   }
-  give_room(room.right);
+  give_room(p.right);
 }
 
 /// Products of count matrices: each by one thread if there are enough of them,
-/// and by all threads one after the other if not.
-static int run_batch(struct batch s, const struct threads *t) {
-  const struct products *p = &s.one;
-  int failed = 0;
-  if (p->m == 0 || p->n == 0)
-    return 0;
-  if (s.count >= t->count) {
-    share_out(t, s.count * (p->m * p->n * p->k / 64), batch_part, &s);
-    return s.failed;
-  }
-  for (int64_t i = 0; i < s.count && !failed; ++i)
-    failed = run_products(product_of(&s, i), t);
-  return failed;
-}
-
-/// Products of count matrices. Returns as fast_mm does.
+/// and by all threads one after the other if not. Returns as fast_mm does.
 EXPORT int fast_bmm(int64_t count, int64_t m, int64_t n, int64_t k,
                     const float *a, int64_t ab, int64_t am, int64_t ak,
                     const float *b, int64_t bb, int64_t bk, int64_t bn,
                     float *c, const struct threads *t) {
-  struct products p = {m,  n, k,    a,    am, ak, b, bk,
-                       bn, c, NULL, NULL, 0,  0,  0, NULL};
-  return run_batch((struct batch){p, count, ab, bb, 0, 0}, t);
-}
-
-/// The same, of which each row of A begins at its first term that is not zero.
-EXPORT int fast_bmm_from_first(int64_t count, int64_t m, int64_t n, int64_t k,
-                               const float *a, int64_t ab, int64_t am,
-                               int64_t ak, const float *b, int64_t bb,
-                               int64_t bk, int64_t bn, float *c,
-                               const struct threads *t) {
-  struct products p = {m,  n, k,    a,    am, ak, b, bk,
-                       bn, c, NULL, NULL, 0,  0,  0, NULL};
-  p.from_first = k > CHUNK; // within a chunk there is one order
-  return run_batch((struct batch){p, count, ab, bb, 0, 0}, t);
+  int failed = 0;
+  if (m == 0 || n == 0)
+    return 0;
+  if (count < t->count) {
+    for (int64_t i = 0; i < count && !failed; ++i)
+      failed = fast_mm(m, n, k, a + i * ab, am, ak, b + i * bb, bk, bn,
+                       c + i * m * n, t);
+    return failed;
+  }
+  struct batch s = {{m, n, k, a, am, ak, b, bk, bn, c, NULL, NULL, 0, 0},
+                    count,
+                    ab,
+                    bb,
+                    0,
+                    0};
+  share_out(t, count * (m * n * k / 64), batch_part, &s);
+  return s.failed;
 }
 
 #endif

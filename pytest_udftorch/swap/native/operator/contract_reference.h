@@ -79,18 +79,13 @@ EXPORT void ref_var(int64_t rows, int64_t n, float less, const float *x,
 // Softmax
 //===----------------------------------------------------------------------===//
 
-/// Exponentials that are zero are no terms of the sum.
 EXPORT void ref_softmax(int64_t rows, int64_t n, const float *x, array1 *exp,
-                        float *work, float *y) {
+                        float *y) {
   for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
     float largest = ref_amax(n, x);
-    int64_t terms = 0;
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < n; ++i)
       y[i] = ref_of(exp, x[i] - largest);
-      if (y[i] != 0.0f)
-        work[terms++] = y[i];
-    }
-    float sum = ref_sum(terms, work, 1);
+    float sum = ref_sum(n, y, 1);
     for (int64_t i = 0; i < n; ++i)
       y[i] = y[i] / sum;
   }

@@ -259,34 +259,6 @@ static void divide_by(int64_t n, float divisor, const float *x, float *y) {
     EACH_OF(n) y[i] = x[i] / divisor;
 }
 
-/// Whether a term of a row that is not zero stands behind one that is.
-static int has_gap(int64_t n, const float *e) {
-  int found = 0;
-  for (int64_t i = 1; i < n; ++i)
-    found |= (e[i - 1] == 0.0f) & (e[i] != 0.0f);
-  return found;
-}
-
-/// Sums of the terms of rows that are not zero. If one stands behind a zero,
-/// these move to the front of room: zeros at the end change no sum.
-static void sum_seen(int64_t n, int64_t count, const float *e, float *room,
-                     float *sums) {
-  int gap = 0;
-  for (int64_t r = 0; r < count && !gap; ++r)
-    gap = has_gap(n, e + r * n);
-  for (int64_t r = 0; gap && r < count; ++r) {
-    const float *from = e + r * n;
-    float *to = room + r * n, *end = to + n;
-    for (int64_t i = 0; i < n; ++i) {
-      *to = from[i];
-      to += from[i] != 0.0f;
-    }
-    for (; to < end; ++to)
-      *to = 0.0f;
-  }
-  sum_rows(count, n, gap ? room : e, sums);
-}
-
 static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
                          float *work, float *sums) {
   int64_t n = s->n;
@@ -298,7 +270,7 @@ static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
       ask(here, s->x + (first + count) * n + at);
     s->exp(here, work + at, work + at, 0);
   }
-  sum_seen(n, count, work, y, sums);
+  sum_rows(count, n, work, sums);
   for (int64_t r = 0; r < count; ++r)
     divide_by(n, sums[r], work + r * n, y + r * n);
 }
