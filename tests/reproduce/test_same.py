@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -366,7 +367,7 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     ],
 )
 def test_a_missing_trainer_is_named_with_the_extra_that_brings_it(name, run, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, name, None)
+    monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PackageMissingError, match=rf"needs the package {name}.*\[trainers\]"):
         run()
     page = (HERE.parents[1] / "docs" / "reproduce" / "on_policy.md").read_text()
