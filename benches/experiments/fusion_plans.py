@@ -112,6 +112,10 @@ class Case:
     rows: int
     dense: bool = False
 
+    def eager(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return what eager mode is given of inputs."""
+        return [t.to_dense() if self.dense else t for t in inputs]
+
 
 def _sparse(rows: int) -> tuple[Tensor, ...]:
     x = torch.rand(rows, 2000) * (torch.rand(rows, 2000) < 0.01)
@@ -181,7 +185,7 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     inputs = it.inputs(max(2, int(it.rows * scale)))
     is_sparse = inputs[0].layout is torch.sparse_csr
     plain = it.function
-    given = [t.to_dense() for t in inputs] if it.dense else inputs
+    given = it.eager(inputs)
     own = fused(plain)
     if not is_sparse:
         own = torch.compile(plain, backend="udf_fusion", dynamic=False, options={"gain": 0})

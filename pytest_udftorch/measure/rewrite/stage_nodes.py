@@ -162,7 +162,8 @@ class Found:
 
     def replace(self, other: Other, chain: Chain) -> None:
         """Put another chain in its place."""
-        like = [torch.empty(value(n).shape, dtype=value(n).dtype) for n in self.inputs()]
+        fakes = map(value, self.inputs())
+        like = [torch.empty(f.shape, dtype=f.dtype, device=f.device) for f in fakes]
 
         def program(x: Any, *tensors: Any) -> tuple[Any, ...]:
             mine, kernels = prepared(other.chain, tensors)
