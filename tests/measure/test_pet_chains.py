@@ -177,3 +177,19 @@ def test_chains_of_a_model_are_replaced():
     sizes = [int(f.where.split()[0]) for f in report.fired if f.rule.startswith("chain ")]
     assert sorted(sizes) == [1, 2, 2, 3]
     assert all(d["kept"] and d["needed"] for d in report.details)
+
+
+def test_a_chain_beside_what_is_computed_once_is_counted():
+    """A pooled branch of Inception v3: its norm is folded, so the offset is a constant."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    layers = nn.AvgPool2d(3, 1, 1), nn.Conv2d(6, 2, 1, bias=False), nn.BatchNorm2d(2), nn.ReLU()
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 6, 9, 9)
+    compiled = torch.compile(
+        model, backend="udf_pet", dynamic=False, options={"gain": 0, "runs": 3}
+    )
+    with torch.no_grad(), recording() as reports:
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    (report,) = reports
+    assert (report.left_alone, report.after is None) == ("", False)
+    assert any(rule.startswith("chain ") for rule in report.own)

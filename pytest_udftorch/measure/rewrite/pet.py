@@ -336,6 +336,8 @@ def pet(
                 where = f"{len(problem.chain)} operators, at {chain.node}"
                 fired.append(Firing(f"chain {', '.join(other.names)}", where))
                 chain.replace(other, problem.chain)
+        # What was traced anew has fake tensors of another kind than the inputs.
+        graphs.propagate(graph)
         fired += [
             Firing(f"convolution {made[old.name]}", f"at {old.name}")
             for old, _ in graphs.replacing(graph.graph, make)
