@@ -2,12 +2,13 @@
 """Which ways of running a model agree: language models, encoders and networks for images.
 
     python -m benches.experiments.same [--store FILE] [--budget SECONDS] [--only SUBJECT ...]
-        [--strict]
+        [--strict] [--differing]
 
 ``udftorch same`` runs each model under stock and under repro. A file that exists is continued: a
 model that is in it is not run again, unless ``--only`` names it. With a budget no further model is
 begun after so many seconds. ``--strict`` only asks again, of the models that are stored, what
-``udftorch same --strict`` says of them. The models need the extra ``models``.
+``udftorch same --strict`` says of them, and ``--differing`` also runs the ways again that differ
+under repro. The models need the extra ``models``.
 """
 
 from __future__ import annotations
@@ -103,6 +104,15 @@ def asked(known: dict[str, Any]) -> dict[str, Any]:
     return {**known, "strict": strict}
 
 
+def run_again(known: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a model with the ways that differed under repro, as they are now."""
+    ways = list(known["differ"]["repro"])
+    if not ways:
+        return asked(known)
+    found = same(known["subject"], libraries=LIBRARIES[-1:], ways=ways)
+    return asked({**known, "differ": {**known["differ"], **row(found, 0.0)["differ"]}})
+
+
 def row(found: Sameness, seconds: float) -> dict[str, Any]:
     """Return what is stored of a model: what differs, and of what agrees the names."""
     outcomes = {}
@@ -140,20 +150,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, metavar="SECONDS")
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", default=[])
     parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--differing", action="store_true")
     options = parser.parse_args(arguments)
     path: Path | None = options.store
     document = stored.load(path) if path is not None and path.exists() else {"models": []}
     known = [r for r in document["models"] if r["subject"] in subjects()]
-    kept = [r for r in known if options.strict or r["subject"] not in options.only]
+    stored_ones = options.strict or options.differing
+    kept = [r for r in known if stored_ones or r["subject"] not in options.only]
     done = {r["subject"]: r for r in kept}
     before = earlier(document, list(done))
     end = None if options.budget is None else time.monotonic() + options.budget
-    for subject in options.only or (done if options.strict else subjects()):
-        if subject in done and (not options.strict or "refused" in done[subject]):
+    for subject in options.only or (list(done) if stored_ones else subjects()):
+        if subject in done and (not stored_ones or "refused" in done[subject]):
             continue
         if end is not None and time.monotonic() > end:
             break
-        done[subject] = asked(done[subject]) if options.strict else measure(subject)
+        if stored_ones and subject in done:
+            done[subject] = (run_again if options.differing else asked)(done[subject])
+        else:
+            done[subject] = measure(subject)
         print(json.dumps(done[subject])[:400], flush=True)
         rows = sorted(done.values(), key=lambda r: _place(r["subject"]))
         command.store("same", options, {"models": rows, "earlier": before})
