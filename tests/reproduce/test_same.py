@@ -100,6 +100,21 @@ def test_uses_of_a_weight_are_added_as_the_whole_batch_adds_them():
     assert same(*made(Tied), libraries=["repro"], ways=["micro-batches"], strict=True).equal
 
 
+class Derived(Model):
+    """Uses twice what is computed of a weight alone, so that autograd adds within the graph."""
+
+    def score(self, x):
+        factor = self.layers[0].norm.weight * 2
+        return super().score(x.sin() * factor + x.cos() * factor)
+
+
+def test_strict_refuses_micro_batches_that_share_what_weights_alone_give():
+    more = {"libraries": ["repro"], "ways": ["micro-batches"]}
+    assert not same(*made(Derived), **more).equal
+    with pytest.raises(OutsideContractError, match="gradients of micro-batches other bits"):
+        same(*made(Derived), **more, strict=True)
+
+
 class Routed(Model):
     """Chooses rows by numbers."""
 

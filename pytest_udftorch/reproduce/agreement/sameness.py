@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_udftorch.diagnose.runs.files import load_make
 from pytest_udftorch.diagnose.runs.work import seeded
-from pytest_udftorch.errors import RunError, UdfError
+from pytest_udftorch.errors import OutsideContractError, RunError, UdfError
 from pytest_udftorch.reproduce.agreement.parting import (
     Cut,
     First,
@@ -21,7 +21,7 @@ from pytest_udftorch.reproduce.agreement.parting import (
 from pytest_udftorch.reproduce.agreement.refusal import refuse
 from pytest_udftorch.reproduce.agreement.result import Outcome, Part, Sameness
 from pytest_udftorch.reproduce.agreement.subject import Piece, Subject, far
-from pytest_udftorch.reproduce.agreement.ways import Way, chosen, evaluation, step
+from pytest_udftorch.reproduce.agreement.ways import MICRO_BATCHES, Way, chosen, evaluation, step
 from pytest_udftorch.swap.contract.outside import LIBRARY
 from pytest_udftorch.swap.session.binder import binder
 from pytest_udftorch.swap.session.session import Session, patched
@@ -127,6 +127,7 @@ def same(  # noqa: PLR0913
                 )
             with _session(sessions[-1]):
                 refuse(one, [way.name for way in wanted])
+                _refuse_micro_batches(one, wanted)
         search = _Search(one, wanted, progress, len(sessions), limit)
         found = {n: search.under(s) for n, s in zip(names, sessions, strict=True)}
     return Sameness(
@@ -134,6 +135,22 @@ def same(  # noqa: PLR0913
         names, tuple(way.name for way in wanted),
         found, one.batch, one.length,
     )  # fmt: skip
+
+
+def _refuse_micro_batches(one: Subject, wanted: Sequence[Way]) -> None:
+    """Refuse a model whose gradients of micro-batches have other bits, if they are wanted.
+
+    Raises:
+        OutsideContractError: it is such a model; names the operator.
+    """
+    ways = [way for way in wanted if way.name == MICRO_BATCHES]
+    for outcome in _Search(one, ways, None, 1, None).under(None).values():
+        if not outcome.equal:
+            raise OutsideContractError(
+                f"{outcome.first or 'torch.autograd'} gives gradients of micro-batches other bits, "
+                "as where what is computed of weights alone is used several times. Name other "
+                "ways, or leave out --strict."
+            )
 
 
 def _session(library: str | None) -> Any:
