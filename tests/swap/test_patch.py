@@ -57,7 +57,7 @@ def original() -> list[tuple[str, int, int]]:
 def run(command, **environment) -> subprocess.CompletedProcess[str]:
     cleared = {k: v for k, v in os.environ.items() if not k.startswith(("UDFTORCH_", "ATEN_"))}
     return subprocess.run(
-        command, env={**cleared, **environment}, capture_output=True, check=False, timeout=120
+        command, env={**cleared, **environment}, capture_output=True, check=False, timeout=600
     )
 
 
