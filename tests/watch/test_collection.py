@@ -516,6 +516,17 @@ def test_a_first_special_value_keeps_its_line_in_the_file(library, tmp_path):
     assert any(": torch.log(x - 200).sum()" in line for line in s.profile.lines.values())
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_has_no_lines_of_its_parent(library):
+    with patched(library, ("log",), profile=True) as s:
+        torch.full((64,), -1.0).log()
+        assert s._collector._counting.cells.first_lines()
+        child = os.fork()
+        if not child:
+            os._exit(len(s._collector._counting.cells.first_lines()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_what_no_operator_made_takes_no_line(library):
     with patched(library, ("exp",), profile=True) as s:
         s.build.scalar_function("exp")(1e30)

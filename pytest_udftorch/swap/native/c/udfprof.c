@@ -1170,6 +1170,7 @@ void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
 
 /// Begins an epoch: everything counted so far counts for nothing.
 static void clearAll(void) {
+  forgetFirsts();
   __atomic_store_n(&Epoch, Epoch + 1, __ATOMIC_RELEASE);
   for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
        T; T = T->next)
@@ -1188,7 +1189,6 @@ void udfprof_start(uint32_t depth, uint32_t stride) {
   __atomic_store_n(&udfprof_depth, depth, __ATOMIC_RELAXED);
   __atomic_store_n(&SampleMask, stride - 1, __ATOMIC_RELAXED);
   clearAll();
-  forgetFirsts();
   pthread_mutex_lock(&EventsLock);
   EventFirst = EventCount = 0;
   LostEvents = 0;
@@ -1286,9 +1286,11 @@ static void lockAll(void) {
   pthread_mutex_lock(&ThreadsLock);
   pthread_mutex_lock(&StringsLock);
   pthread_mutex_lock(&EventsLock);
+  pthread_mutex_lock(&FirstsLock);
 }
 
 static void unlockAll(void) {
+  pthread_mutex_unlock(&FirstsLock);
   pthread_mutex_unlock(&EventsLock);
   pthread_mutex_unlock(&StringsLock);
   pthread_mutex_unlock(&ThreadsLock);
