@@ -178,28 +178,36 @@ class _Search:
         given = [value(x), value(w)]
         kind = [(tuple(g.shape), g.dtype, g.device) for g in given]
         key = (*kind, bias is None, setting)
-        if key not in self.known:
-            if self.deadline.passed("convolutions"):
-                return None
+
+        def measured() -> Measured | None:
             image, kernel = (torch.randn(g.shape, dtype=g.dtype, device=g.device) for g in given)
             offset = None if bias is None else kernel.new_empty(kernel.shape[0]).normal_()
-            try:
-                self.known[key] = measured_mutant(
-                    image, kernel, offset, setting, self.runs, self.deadline
-                )
-            except OutOfTime:
-                return None
-        best = self.known[key]
+            return measured_mutant(image, kernel, offset, setting, self.runs, self.deadline)
+
+        best = self._once(key, "convolutions", measured)
         if best is None:
             return None
         kept = best.kept(self.gain)
         self._note(node, best, kept)
         plain = (setting.stride, setting.padding, setting.dilation, setting.groups)
         shapes = [list(g.shape) for g in given]
-        measured = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
+        figures = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
         rule = f"convolution {best.name}"
-        self.report.details.append({"node": str(node), "rule": rule, **measured, "kept": kept})
+        self.report.details.append({"node": str(node), "rule": rule, **figures, "kept": kept})
         return (best, x, w, bias, plain, best.regions) if kept else None
+
+    def _once(
+        self, key: tuple[Any, ...], what: str, measure: Callable[[], Measured | None]
+    ) -> Measured | None:
+        """Return what was measured for a key, now or before; None also if there is no time."""
+        if key not in self.known:
+            if self.deadline.passed(what):
+                return None
+            try:
+                self.known[key] = measure()
+            except OutOfTime:
+                return None
+        return self.known[key]
 
     def _note(self, node: fx.Node, best: Measured, kept: bool) -> None:
         self.report.notes.append(
@@ -213,14 +221,7 @@ class _Search:
         """Return the chain that takes another's place, or None; equal ones are measured once."""
         problem, like = found.problem(), value(found.node)
         key = ("chain", problem, like.dtype, like.device)
-        if key not in self.known:
-            if self.deadline.passed("chains"):
-                return None
-            try:
-                self.known[key] = self._fastest(problem, like)
-            except OutOfTime:
-                return None
-        best = self.known[key]
+        best = self._once(key, "chains", lambda: self._fastest(problem, like))
         if best is None:
             return None
         kept = best.kept(self.gain)
