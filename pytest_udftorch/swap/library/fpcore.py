@@ -33,47 +33,17 @@ _INFIX: Final = frozenset({"+", "-", "*", "/"})
 _TESTS: Final = frozenset({"<", ">", "<=", ">=", "==", "!="})
 #: Function -> how many arguments it takes.
 _CALLS: Final = {
-    **dict.fromkeys(
-        (
-            "acos",
-            "acosh",
-            "asin",
-            "asinh",
-            "atan",
-            "atanh",
-            "cbrt",
-            "ceil",
-            "cos",
-            "cosh",
-            "erf",
-            "erfc",
-            "exp",
-            "exp2",
-            "expm1",
-            "fabs",
-            "floor",
-            "lgamma",
-            "log",
-            "log10",
-            "log1p",
-            "log2",
-            "nearbyint",
-            "round",
-            "sin",
-            "sinh",
-            "sqrt",
-            "tan",
-            "tanh",
-            "tgamma",
-            "trunc",
-        ),
-        1,
-    ),
+    **dict.fromkeys((
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "cos", "cosh",
+        "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "lgamma", "log", "log10",
+        "log1p", "log2", "nearbyint", "round", "sin", "sinh", "sqrt", "tan", "tanh",
+        "tgamma", "trunc",
+    ), 1),
     **dict.fromkeys(
         ("atan2", "copysign", "fdim", "fmax", "fmin", "fmod", "hypot", "pow", "remainder"), 2
     ),
     "fma": 3,
-}
+}  # fmt: skip
 _HEADS: Final = (*_CALLS, *sorted(_INFIX | _TESTS), "if", "and", "or", "not")
 _PRECISIONS: Final = {"binary32": "float", "binary64": "double"}
 
