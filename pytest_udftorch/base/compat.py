@@ -648,6 +648,23 @@ def python_rules(operator: Any) -> tuple[Any, Callable[[], None]]:
     return operator.py_kernels, operator._dispatch_cache.clear
 
 
+def look_up_again(name: str) -> None:
+    """Make the Python dispatcher forget which kernels an overload (``aten::log.out``) has.
+
+    Compilers trace with it. It remembers what it found for a dispatch key, and does not hear of
+    kernels that C++ registers later.
+    """
+    import torch
+
+    space, _, path = name.partition("::")
+    base, _, last = path.partition(".")
+    # What nobody has asked torch.ops for has remembered nothing.
+    operator = vars(getattr(torch.ops, space)).get(base)
+    overload = None if operator is None else vars(operator).get(last or "default")
+    if overload is not None:
+        python_rules(overload)[1]()
+
+
 def vector_bits() -> int:
     """Return the width of the vectors that Inductor's C++ uses."""
     return int(_VECTOR.get()().bit_width())

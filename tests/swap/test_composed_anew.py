@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -49,6 +53,30 @@ def results(call=F.scaled_dot_product_attention, **given):
     return [y.detach(), *torch.autograd.grad(y.square().sum(), (q, k, v))]
 
 
+def compiled():
+    """Return compiled attention, and the list that gets its graphs."""
+
+    def call(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def kept(graph, _):
+        graphs.append(graph)
+        return compat.boxed(graph.forward)
+
+    graphs = []
+    backend = compat.aot_backend(kept, kept)
+    return torch.compile(call, backend=backend, fullgraph=True), graphs
+
+
+def is_composed(graphs):
+    """Tell whether graphs have the products of attention and no fused form; they agree in it."""
+    names = [{str(node.target) for node in graph.graph.nodes} for graph in graphs]
+    products = {"aten.bmm.default" in those for those in names}
+    fused = {any("flash" in name for name in those) for those in names}
+    assert (products, fused) in (({True}, {False}), ({False}, {True})), names
+    return products == {True}
+
+
 def same(one, other):
     return all(map(torch.equal, one, other))
 
@@ -79,28 +107,44 @@ def test_it_is_reached_in_inference_mode():
 
 
 def test_graphs_and_transforms_see_what_it_calls():
-    def call(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v)
-
-    def kept(graph, _):
-        graphs.append(graph)
-        return compat.boxed(graph.forward)
-
-    given, graphs = [t.detach() for t in tensors()], []
+    given = [t.detach() for t in tensors()]
     with patched(library()):
-        traced = make_fx(call)(*given)
-        assert torch.equal(traced(*given), call(*given))
-        grads = torch.func.grad(lambda *t: call(*t).square().sum(), (0, 1, 2))(*given)
+        traced = make_fx(F.scaled_dot_product_attention)(*given)
+        assert torch.equal(traced(*given), F.scaled_dot_product_attention(*given))
+        grads = torch.func.grad(
+            lambda *t: F.scaled_dot_product_attention(*t).square().sum(), (0, 1, 2)
+        )(*given)
         assert same(grads, results()[1:])
-        compiled = torch.compile(call, backend=compat.aot_backend(kept, kept), fullgraph=True)
+        call, graphs = compiled()
         # Products of stock: other code may call them in another layout, with other bits.
-        for one, other in zip(results(compiled), results(), strict=True):
+        for one, other in zip(results(call), results(), strict=True):
             torch.testing.assert_close(one, other)
     assert len(graphs) == 2  # forward and backward
-    for graph in (traced, *graphs):
-        names = {str(node.target) for node in graph.graph.nodes}
-        assert "aten.bmm.default" in names
-        assert not [n for n in names if "flash" in n]
+    assert is_composed([traced, *graphs])
+
+
+SCRIPT = """
+import test_composed_anew as t
+
+t.schemas.ABOVE_AUTOGRAD[t.NAME, "AutogradCPU"] = "CPU"
+call, before = t.compiled()
+t.results(call)
+with t.patched(t.library()):
+    call, inside = t.compiled()
+    t.results(call)
+call, after = t.compiled()
+t.results(call)
+print(*map(t.is_composed, (before, inside, after)))
+"""
+
+
+def test_a_process_that_compiled_before_its_first_session_sees_it_too():
+    """The Python dispatcher remembers the kernels that it found."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=Path(__file__).parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True", "False"], done.stderr
 
 
 def test_below_autograd_alone_it_is_refused():

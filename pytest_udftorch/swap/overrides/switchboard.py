@@ -302,6 +302,7 @@ class Switchboard:
                     "one."
                 )
             found = self._boards.setdefault((name, key), Board(address, _recorded(stock, address)))
+            compat.look_up_again(name)
         return found
 
     def stock(self, name: str, key: str) -> Callable[..., Any]:
