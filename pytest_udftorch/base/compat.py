@@ -483,6 +483,7 @@ INDUCTOR_COMPILE: Final = "torch._inductor.compile_fx"
 INDUCTOR_CONFIG: Final = "torch._inductor.config"
 INDUCTOR_CPP: Final = "torch._inductor.codegen.cpp"
 INDUCTOR_DECOMPOSITION: Final = "torch._inductor.decomposition"
+INDUCTOR_FREEZING: Final = "torch._inductor.freezing"
 INDUCTOR_LOWERING: Final = "torch._inductor.lowering"
 INDUCTOR_PACKAGE: Final = "torch.export.pt2_archive._package"
 INDUCTOR_SHIMS: Final = "torchgen.aoti.fallback_ops"
@@ -507,6 +508,7 @@ _CHANGED: Final[dict[str, tuple[str, ...]]] = {
         "CppVecOverrides.expm1",
     ),
     INDUCTOR_DECOMPOSITION: ("decompositions", "fast_random_decomps.cache_clear"),
+    INDUCTOR_FREEZING: ("freezing_passes",),
     INDUCTOR_LOWERING: ("fallback_handler", "lowerings", "make_pointwise", "to_dtype"),
     INDUCTOR_PACKAGE: ("AOTICompiledModel.__call__",),
     INDUCTOR_SHIMS: ("inductor_fallback_ops",),
@@ -529,6 +531,22 @@ _FAKES: Final = PrivateName(
     "torch._subclasses.fake_impls", "op_implementations_dict", "to tell the dtypes of results"
 )
 _FAKE_RULES: Final = PrivateName("torch._decomp", "meta_table", "to tell the dtypes of results")
+_FLEX: Final = tuple(
+    tuple(
+        PrivateName("torch._higher_order_ops.flex_attention", name, "to compose flex attention")
+        for name in names
+    )
+    for names in (
+        ("flex_attention", "sdpa_dense"), ("flex_attention_backward", "sdpa_dense_backward"),
+    )
+)  # fmt: skip
+_FREEZING_PATTERNS: Final = tuple(
+    PrivateName("torch._inductor.fx_passes.freezing_patterns", name, "to freeze models")
+    for name in ("lazy_init", "pass_patterns")
+)
+_FUNCTIONAL_MODE: Final = PrivateName(
+    "torch._subclasses.functional_tensor", "FunctionalTensorMode", "to compose flex attention"
+)
 _FORGET_FAKES: Final = PrivateName(
     "torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", "to tell the dtypes of results"
 )
@@ -641,6 +659,30 @@ def fake_operators() -> tuple[Any, Callable[[], None]]:
 def fake_rules() -> Any:
     """Return the table of operators that have a rule for fake tensors, besides a decomposition."""
     return _FAKE_RULES.get()
+
+
+@contextlib.contextmanager
+def without_freezing_patterns() -> Iterator[None]:
+    """Keep Inductor from packing the weights of frozen models, and from joining products."""
+    begin, patterns = _FREEZING_PATTERNS
+    begin.get()()  # fills the list once in a process
+    kept = patterns.get()
+    module = sys.modules[patterns.owner]
+    setattr(module, patterns.path, [])
+    try:
+        yield
+    finally:
+        setattr(module, patterns.path, kept)
+
+
+def flex_rules() -> list[tuple[dict[Any, Any], Any, Callable[..., Any]]]:
+    """Return how compilers trace flex attention and its gradient.
+
+    Each is a table of rules, the key in it of the mode that makes a graph functional, and the
+    function that eager code calls.
+    """
+    mode = _FUNCTIONAL_MODE.get()
+    return [(operator.get().python_key_table, mode, eager.get()) for operator, eager in _FLEX]
 
 
 def python_rules(operator: Any) -> tuple[Any, Callable[[], None]]:

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from pytest_udftorch import patched
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.compiled import inductor
+from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.contract import outside
 
 
@@ -277,6 +279,33 @@ def norms(x, w):
         *aten._native_batch_norm_legit.no_stats(x, w, w, True, 0.1, 1e-5),
         *aten.native_batch_norm_backward(x, x, w, w, w, w, w, True, 1e-5, [True] * 3),
     ]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("left_out", [False, True])
+def test_compiled_flex_attention_has_the_bits_of_eager_code(monkeypatch, left_out):
+    def call(q, k, v):
+        return flex_attention(q, k, v, score_mod=lambda s, *at: torch.tanh(s), block_mask=causal)
+
+    causal = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 160, 160, device="cpu")
+    q, k, v = torch.randn(3, 1, 2, 160, 32, generator=torch.Generator().manual_seed(0))
+    if left_out:  # the control: Inductor's template, which its caches know by another name
+        monkeypatch.setattr(compat, "flex_rules", list)
+        monkeypatch.setattr(inductor, "_CHANGES_METADATA", {"UDFTORCH_CHANGES": "control"})
+    with patched("repro"), torch.no_grad():
+        assert torch.equal(torch.compile(call)(q, k, v), call(q, k, v)) != left_out
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_frozen_model_has_the_bits_of_eager_code(monkeypatch, left_out):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Tanh()).eval()
+    x = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    model[1].running_var.fill_(0.3)
+    if left_out:  # the control: the norm is folded into the weights
+        monkeypatch.setattr(inductor, "_CHANGES_METADATA", {"UDFTORCH_CHANGES": "control"})
+        monkeypatch.setitem(follower._changes, compat.INDUCTOR_FREEZING, lambda *given: None)
+    with patched("repro"), torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        assert torch.equal(torch.compile(model)(x), model(x)) != left_out
 
 
 @pytest.mark.parametrize("wide", [torch.float32, torch.bfloat16])

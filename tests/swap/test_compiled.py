@@ -133,6 +133,23 @@ def test_composed_operators_have_the_bits_of_the_eager_kernels():
 
 
 @pytest.mark.slow
+def test_a_frozen_model_computes_its_activation_by_the_session():
+    """Inductor gives the product of a frozen model to oneDNN, with the activation behind it."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh()).eval()
+    x = torch.linspace(-3, 3, 5 * 3 * 32 * 32).view(5, 3, 32, 32)
+
+    def both():
+        torch._dynamo.reset()
+        with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+            return model(x), torch.compile(model)(x)
+
+    with patched("canary"):
+        eager, frozen = both()
+        assert torch.equal(frozen, eager)
+    eager, frozen = both()
+    assert not torch.equal(frozen, eager)  # oneDNN's tanh, which is what the session left out
+
+
 def test_the_gradient_of_a_composed_operator_is_still_inductors():
     x = torch.linspace(-4, 4, 77, requires_grad=True)
     with patched("corem"):

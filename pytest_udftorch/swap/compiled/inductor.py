@@ -46,7 +46,7 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "5"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "6"}
 
 # Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
 # asinh and atanh out with log, and that of torch 2.11 expm1 with exp, although at::vec has them;
@@ -306,6 +306,35 @@ def _set_decompositions(decomposition: Any, active: Active, undo: Undo) -> None:
     for name in active.operators:
         if any(start in name for start in _TRACED_BY_OTHERS):
             _keep_whole(name, undo)
+    if holds(active.operators):
+        # Inductor's templates for flex attention add in an order of their own.
+        for rules, mode, eager in compat.flex_rules():
+            undo.set_item(rules, mode, functools.partial(_traced, eager))
+
+
+def _traced(eager: Callable[..., Any], mode: Any, *args: Any, **kwargs: Any) -> Any:
+    """Put into the graph that a mode makes what eager code computes."""
+    with mode:
+        return eager(*args, **kwargs)
+
+
+def _set_freezing(freezing: Any, active: Active, undo: Undo) -> None:
+    """Keep oneDNN from computing functions, and weights under the contract from taking in norms.
+
+    Inductor packs the weights of a frozen model for oneDNN, which then computes the activation
+    behind a product, too.
+    """
+    if holds(active.operators):
+        undo.set(freezing, "freezing_passes", lambda *args: None)
+    elif active.functions:
+        undo.set(
+            freezing, "freezing_passes", functools.partial(_unpacked, freezing.freezing_passes)
+        )
+
+
+def _unpacked(passes: Callable[..., None], *args: Any) -> None:
+    with compat.without_freezing_patterns():
+        passes(*args)
 
 
 #: Operators that torch computes by others already when it traces a graph with gradients.
@@ -397,6 +426,7 @@ CHANGES: Final[dict[str, Change]] = {
     compat.INDUCTOR_CONFIG: _set_config,
     compat.INDUCTOR_CPP: _set_overrides,
     compat.INDUCTOR_TRITON: _set_triton_overrides,
+    compat.INDUCTOR_FREEZING: _set_freezing,
     compat.INDUCTOR_LOWERING: _set_lowerings,
     compat.INDUCTOR_DECOMPOSITION: _set_decompositions,
     compat.INDUCTOR_SHIMS: _set_shims,
