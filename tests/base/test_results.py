@@ -323,6 +323,10 @@ def test_coverage_begins_with_the_answer_and_names_what_is_left():
     )
     said = Coverage((full,), operators=1).text()
     assert said.startswith("100 % of 30 evaluations are swapped; 1 different operators")
+    said = Coverage((), {"aten::_sparse_softmax": ("exp",), "aten::_to_sparse": ()}, 2).text()
+    assert said.startswith(
+        "No evaluation was counted; what aten::_sparse_softmax evaluates is not known; 2 different"
+    )
 
 
 @pytest.mark.parametrize(

@@ -137,10 +137,15 @@ class Coverage(Result):
             calls = f"; it calls {', '.join(symbols)}" if symbols else "; it calls no symbol"
             notes.append(f"{name}: the definition is not known{calls}")
         title = (
-            f"{percent(self.share)} of {self.evaluations:,} evaluations are swapped; "
-            f"{self._rest()}{self.operators} different operators were called."
+            f"{counted(self.share, self.evaluations)}; {self._rest()}{self._uncounted()}"
+            f"{self.operators} different operators were called."
         )
         return Shown(title, header, rows, notes)
+
+    def _uncounted(self) -> str:
+        """Name the operators that call functions, nobody knows how often."""
+        names = [name for name, symbols in self.unknown.items() if symbols]
+        return f"what {', '.join(names)} evaluates is not known; " if names else ""
 
     def _rest(self) -> str:
         """Name the operator with most evaluations that are not swapped."""
@@ -161,6 +166,13 @@ class Coverage(Result):
             "rows": [asdict(row) for row in self.rows],
             "unknown": {name: list(symbols) for name, symbols in self.unknown.items()},
         }
+
+
+def counted(share: float, total: int) -> str:
+    """Say what share of the evaluations that were counted is swapped."""
+    if not total:
+        return "No evaluation was counted"
+    return f"{percent(share)} of {total:,} evaluations are swapped"
 
 
 def percent(share: float) -> str:

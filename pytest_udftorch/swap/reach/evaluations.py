@@ -18,7 +18,7 @@ from pytest_udftorch.base.dispatch_mode import watching
 from pytest_udftorch.swap.library.symbols import COMPOSITES
 from pytest_udftorch.swap.operators import definitions
 from pytest_udftorch.swap.operators.overload import is_view
-from pytest_udftorch.swap.reach.coverage import percent
+from pytest_udftorch.swap.reach.coverage import counted
 
 if TYPE_CHECKING:
     from pytest_udftorch.swap.records.profile import Profile
@@ -51,8 +51,8 @@ def sentence(asked: Mapping[str, int], had: Mapping[str, int], unknown: Sequence
     """
     total = sum(asked.values())
     lacking = {name: lack for name in asked if (lack := asked[name] - had.get(name, 0))}
-    text = f"{percent((total - sum(lacking.values())) / total if total else 1.0)} of {total:,} "
-    text += "evaluations are swapped"
+    kept = total - sum(lacking.values())
+    text = counted(kept / total if total else 1.0, total)
     if lacking:
         worst = sorted(lacking, key=lambda name: -lacking[name])
         named = ", ".join(f"{lacking[name]:,} of {name}" for name in worst[:_NAMED])
