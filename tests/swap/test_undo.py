@@ -94,3 +94,38 @@ def test_a_step_for_the_end_that_fails_stays():
         undo.finish()
     undo.finish()
     assert done == [0, 1]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_signal_handler_may_take_everything_back_in_between(within):
+    """A session that opens and closes inside of a step does so."""
+    undo, table, seen = Undo(), {"a": 1}, []
+
+    def handler():
+        undo.run()
+        undo.set_item(table, "a", 3)
+        undo.run()
+        undo.finish()
+
+    def step():
+        seen.append(table["a"])
+        if len(seen) == 1 and not within:
+            handler()
+
+    def last():
+        seen.append("last")
+        if seen.count("last") == 1 and within:
+            handler()
+
+    undo.set_item(table, "a", 2)
+    undo.later(step)
+    undo.at_last(last)
+    undo.run()
+    assert table == {"a": 1}
+    undo.finish()
+    # A step may run more than once.
+    assert seen == ([2, "last", "last"] if within else [2, 2, "last"])
+    seen.clear()
+    undo.run()
+    undo.finish()
+    assert not seen

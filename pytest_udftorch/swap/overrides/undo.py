@@ -3,11 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
 _MISSING: Final = object()
+
+
+def _run(steps: list[Callable[[], object]]) -> None:
+    """Run steps, the last first. A signal handler may run or record some at any moment of it."""
+    while last := steps[-1:]:
+        last[0]()
+        _forget(steps, last[0])
+
+
+def _forget(steps: list[Callable[[], object]], step: Callable[[], object]) -> None:
+    with contextlib.suppress(ValueError):
+        steps.remove(step)
 
 
 class Undo:
@@ -26,9 +39,7 @@ class Undo:
 
         What was recorded by :meth:`at_last` is left to :meth:`finish`.
         """
-        while self._steps:
-            self._steps[-1]()
-            self._steps.pop()
+        _run(self._steps)
 
     def later(self, step: Callable[[], object]) -> None:
         """Record a step; it may run more than once, and before the change it takes back."""
@@ -40,8 +51,7 @@ class Undo:
         For a change that the next one replaces at once: other threads see no state in between.
         """
         self.later(functools.partial(self._leave, step))
-        if step in self._left:
-            self._left.remove(step)
+        _forget(self._left, step)
 
     def _leave(self, step: Callable[[], object]) -> None:
         if step not in self._left:
@@ -49,9 +59,7 @@ class Undo:
 
     def finish(self) -> None:
         """Run the steps that were left, and that no new change has recorded."""
-        while self._left:
-            self._left[-1]()
-            self._left.pop()
+        _run(self._left)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Set an attribute."""
