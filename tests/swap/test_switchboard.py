@@ -102,6 +102,7 @@ def test_a_target_lives_as_long_as_a_thread_is_inside():
         return self + 300
 
     gone = weakref.ref(slow)
+    leave.set()
     thread = threading.Thread(target=lambda: found.append(torch.log(X + 4)))
     with patched(operator_udf("aten::log")(slow), ranks="ignore"):
         entered.clear()  # the canary has been there
@@ -338,8 +339,9 @@ def test_a_child_that_is_forked_inside_an_operator_can_switch():
         leave.wait(60)
         return self + 300
 
+    leave.set()
     with patched(operator_udf("aten::log")(slow), ranks="ignore"):
-        entered.clear()
+        entered.clear()  # the canary has been there
         leave.clear()
         thread = threading.Thread(target=lambda: torch.log(X + 4))
         thread.start()
