@@ -282,7 +282,7 @@ def norms(x, w):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("left_out", [False, True])
+@pytest.mark.parametrize("left_out", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_compiled_flex_attention_has_the_bits_of_eager_code(monkeypatch, left_out):
     def call(q, k, v):
         return flex_attention(q, k, v, score_mod=lambda s, *at: torch.tanh(s), block_mask=causal)

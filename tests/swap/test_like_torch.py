@@ -141,7 +141,7 @@ def stocks() -> tuple[list[Case], Results]:
     return cases, outcomes(cases)
 
 
-@pytest.mark.parametrize("library", ["composites", "repro"])
+@pytest.mark.parametrize("library", [pytest.param("composites", marks=pytest.mark.slow), "repro"])
 def test_operators_under_a_session_are_like_torchs(stocks, library):
     cases, theirs = stocks
     assert not compare(cases, theirs, library)
