@@ -146,7 +146,12 @@ SUITES = {
 }  # fmt: skip
 
 #: Suite and test -> why it ends otherwise under corem.
-EXPLAINED: Mapping[tuple[str, str], str] = {}
+EXPLAINED: Mapping[tuple[str, str], str] = {
+    ("zuko", "tests/test_transforms.py::test_multivariate_transforms"): (
+        "inverts a random triangular matrix, which loses about as much as the test allows: stock "
+        "fails for other seeds. Sessions override normal_, so the last bits of the matrix differ"
+    ),
+}
 
 
 @dataclass(frozen=True)
