@@ -9,6 +9,7 @@ from inspect import signature
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from pytest_udftorch import patched
 from pytest_udftorch.base import compat
@@ -37,6 +38,7 @@ CASES = [
     (aten.cumsum.default, (A, 1), {}, aten.cumsum_.default, aten.cumsum.out),
     (aten.sum.dim_IntList, (A, [1]), {}, None, aten.sum.IntList_out),
     (aten.mean.dim, (A, [0], True), {}, None, aten.mean.out),
+    (aten.linalg_vector_norm.default, (A, 2, [1]), {}, None, aten.linalg_vector_norm.out),
 ]  # fmt: skip
 
 
@@ -60,6 +62,26 @@ def test_every_form_has_the_bits_of_the_one_that_returns(case, dtype):
         first, *others = all_forms(case, dtype)
     assert others
     assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order", [1, 2])
+def test_norms_that_torch_writes_into_a_tensor_of_its_own_are_inside(order, dtype):
+    """``aten::norm`` and distances of pairs call the overload that writes."""
+    x, y = A.to(dtype), A.flip(0).to(dtype)
+
+    def norms():
+        apart = x - y + 1e-6
+        want = torch.linalg.vector_norm(apart, order, 1)
+        return [
+            torch.equal(found, want)
+            for found in (
+                F.pairwise_distance(x, y, p=order), aten.norm.ScalarOpt_dim(apart, order, [1])
+            )
+        ]  # fmt: skip
+
+    with patched("repro"), within_contract(strict=True):
+        assert norms() == [True, True]
 
 
 def test_stock_has_other_bits():

@@ -110,6 +110,7 @@ from pytest_udftorch.swap.contract.overwriting import (
     mean_out,
     mm_out,
     sum_out,
+    vector_norm_out,
 )
 from pytest_udftorch.swap.contract.products import (
     addmm,
@@ -467,6 +468,7 @@ __all__ = [
     "var",
     "var_mean",
     "vector_norm",
+    "vector_norm_out",
     "weight_norm",
     "weight_norm_backward",
     "xlogy",

@@ -7,6 +7,7 @@ What torch refuses, it refuses in its own words.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from pytest_udftorch.swap.overrides.python_override import stock as unwatched
@@ -30,7 +31,7 @@ def _filled(name: str, out: Any, *args: Any, **kwargs: Any) -> Any:
     import torch
 
     try:
-        found = getattr(torch, name)(*args, **kwargs)
+        found = attrgetter(name)(torch)(*args, **kwargs)
     except (RuntimeError, IndexError):
         found = None
     if found is None or out.dtype is not found.dtype:
@@ -100,3 +101,10 @@ def sum_out(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None, ou
 def mean_out(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None, out: Any) -> Any:
     """Put means into ``out``."""
     return _filled("mean", out, self, dim, keepdim, dtype=dtype)
+
+
+def vector_norm_out(
+    self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: Any
+) -> Any:
+    """Put norms of vectors into ``out``; ``aten::norm`` is composed of it."""
+    return _filled("linalg.vector_norm", out, self, ord, dim, keepdim, dtype=dtype)

@@ -133,6 +133,7 @@ _COMPOSED: Final = (
     row("logaddexp2", _MAPS, "exp2 log1p", stubs=True,
         cuda=pointwise("logaddexp2", places=(0, 1), out=("logaddexp2.out", "out"))),
     row("xlogy", _MAPS, "log", contract=COMPOSED_ON_GPUS, stubs=True,
+        uncompiled="xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor",
         cuda=pointwise("xlogy", places=(0, 1), functional="xlogy.Tensor",
                        out=("xlogy.OutTensor", "out"), inplace="xlogy_.Tensor")),
     row("special_xlog1py", _MAPS, "log1p", stubs="xlog1py_stub",
@@ -260,8 +261,9 @@ _ARITHMETIC: Final = (
         uncompiled="lerp.Scalar lerp.Tensor _foreach_lerp.List _foreach_lerp.Scalar "
         "_foreach_lerp.ScalarList"),
     row("fmod", _MAPS, contract=TRIED),
-    row("remainder", _MAPS, contract=TRIED),
-    row("linspace", Kind.MAKES, contract=TRIED),
+    row("remainder", _MAPS, contract=TRIED,
+        uncompiled="remainder.Scalar remainder.Scalar_Tensor remainder.Tensor"),
+    row("linspace", Kind.MAKES, contract=TRIED, uncompiled="linspace"),
 )  # fmt: skip
 
 #: Activations without functions, and gradients.
