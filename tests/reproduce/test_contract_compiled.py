@@ -281,6 +281,27 @@ def norms(x, w):
     ]
 
 
+def test_single_operators_are_not_computed_by_formulas_of_inductor():
+    def call(x, y):
+        narrow = x.bfloat16()
+        return [
+            torch.remainder(x, 0.3), torch.linspace(0.1, 7.3, 97),
+            torch.xlogy(narrow, narrow.abs()), F.pairwise_distance(x, y),
+        ]  # fmt: skip
+
+    def differing():
+        return [
+            not torch.equal(one, other)
+            for one, other in zip(torch.compile(call)(x, y), call(x, y), strict=True)
+        ]
+
+    x, y = torch.randn(2, 96, 33, generator=torch.Generator().manual_seed(0))
+    with patched("repro"), torch.no_grad():
+        assert not any(differing())
+    with torch.no_grad():  # the control
+        assert differing()[:3] == [True] * 3
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("left_out", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_compiled_flex_attention_has_the_bits_of_eager_code(monkeypatch, left_out):
