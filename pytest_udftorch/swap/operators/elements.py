@@ -290,7 +290,8 @@ _ACTIVATIONS: Final = (
     row("nll_loss_backward", _MAPS, contract=WIDENED_ON_GPUS,
         uncompiled="nll_loss_backward"),
     row("nll_loss2d_backward", _MAPS, contract=WIDENED_ON_GPUS),
-    row("soft_margin_loss", Kind.REDUCES, "exp log1p", contract=TRIED),
+    row("soft_margin_loss", Kind.REDUCES, "exp log1p", contract=TRIED,
+        uncompiled="soft_margin_loss"),
 )  # fmt: skip
 
 #: What computes rows, and losses.
