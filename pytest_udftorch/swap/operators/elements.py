@@ -87,7 +87,7 @@ _COMPOSED: Final = (
                    inplace=False, launched=BOTH, signature="T, S, S")),
     row("mish", _MAPS, "exp log1p tanh", contract=TRIED, uncompiled="mish", composites="mish",
         stubs=True, cuda=unary("mish", launched=BOTH)),
-    row("logit", _MAPS, "log", contract=COMPOSED_ON_GPUS, stubs=True,
+    row("logit", _MAPS, "log", contract=COMPOSED_ON_GPUS, uncompiled="logit", stubs=True,
         cuda=unary("logit", scalars.logit, kernels=("logit", "logit_clamped"))),
     row("sinc", _MAPS, "sin", contract=TRIED, stubs=True, cuda=unary("sinc")),
     row("erfinv", _MAPS, "erf", leaf=True, also="erf_inv", contract=TRIED, stubs=True, cpu=True,

@@ -139,6 +139,7 @@ _CHOSEN: Final = (
         Kind.CHOOSES,
         exact=True,
         rounds_if="decimals",
+        uncompiled="round.decimals",
         contract=everywhere(Held.MOVES, unless=("decimals",)),
     ),
     chooses("sgn", stubs=True),
