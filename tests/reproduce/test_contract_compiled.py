@@ -20,6 +20,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.swap.compiled import inductor
 from pytest_udftorch.swap.compiled.follower import follower
 from pytest_udftorch.swap.contract import outside
+from pytest_udftorch.swap.session import session
 
 
 def trained(*, compiled):
@@ -45,13 +46,25 @@ def trained(*, compiled):
     return hashlib.sha256(weights.numpy().tobytes()).hexdigest()
 
 
+@pytest.fixture
+def without(monkeypatch):
+    """Return what lets Inductor compute the contract's operators, but for those that it names."""
+
+    def leave(kept):
+        monkeypatch.setattr(outside, "UNCOMPILED", kept)
+        session._actives.clear()  # what the sessions before asked of compilers
+
+    yield leave
+    session._actives.clear()
+
+
 @pytest.mark.slow
-def test_compiled_training_ends_with_the_weights_of_eager_training(monkeypatch):
+def test_compiled_training_ends_with_the_weights_of_eager_training(without):
     with patched("repro"):
         eager = trained(compiled=False)
         assert trained(compiled=True) == eager
     # The control: Inductor computes the gradients of activations by formulas of its own.
-    monkeypatch.setattr(outside, "UNCOMPILED", ())
+    without(())
     with patched("repro"):
         assert trained(compiled=True) != eager
 
@@ -241,7 +254,7 @@ def lists(x, y, z):
 
 
 @pytest.mark.slow
-def test_lists_of_tensors_round_as_eager_ones(monkeypatch, tmp_path):
+def test_lists_of_tensors_round_as_eager_ones(monkeypatch, without, tmp_path):
     torch.manual_seed(0)
     x, y, z = ([torch.rand(1003), torch.rand(7, 5)] for _ in range(3))
     with patched("repro"):
@@ -250,7 +263,7 @@ def test_lists_of_tensors_round_as_eager_ones(monkeypatch, tmp_path):
     assert [torch.equal(*pair) for pair in zip(found, want, strict=True)] == [True] * len(want)
     # The control: Inductor computes them by formulas of its own.
     single = tuple(n for n in outside.UNCOMPILED if "_foreach_" not in n)
-    monkeypatch.setattr(outside, "UNCOMPILED", single)
+    without(single)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.compiler.reset()
     with patched("repro"):
