@@ -132,7 +132,6 @@ def test_composed_operators_have_the_bits_of_the_eager_kernels():
         torch.testing.assert_close(compiled(x.double()), composed(x.double()))
 
 
-@pytest.mark.slow
 def test_a_frozen_model_computes_its_activation_by_the_session():
     """Inductor gives the product of a frozen model to oneDNN, with the activation behind it."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh()).eval()
@@ -150,6 +149,7 @@ def test_a_frozen_model_computes_its_activation_by_the_session():
     assert not torch.equal(frozen, eager)  # oneDNN's tanh, which is what the session left out
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_composed_operator_is_still_inductors():
     x = torch.linspace(-4, 4, 77, requires_grad=True)
     with patched("corem"):
