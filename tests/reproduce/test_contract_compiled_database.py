@@ -38,7 +38,8 @@ def chosen(op, dtype):
 def bits(values):
     found = []
     for value in tensors(values):
-        plain = torch.view_as_real(value) if value.is_complex() else value
+        dense = value.to_dense() if value.layout != torch.strided else value.resolve_conj()
+        plain = torch.view_as_real(dense) if dense.is_complex() else dense
         found.append((value.shape, value.dtype, torch.nan_to_num(plain.double(), 9.0).tolist()))
     return found
 
@@ -47,24 +48,21 @@ def bits(values):
 @pytest.mark.parametrize("op", EVERY, ids=lambda op: op.formatted_name)
 def test_compiled_operators_have_the_bits_of_eager_ones(op, dtype):
     if dtype not in op.dtypes:
-        pytest.skip("torch has no such kernel")
+        pytest.skip("torch has no such kernel")  # so there are no bits to compare
 
     def call(given):
         return [op.op(x, *args, **kwargs) for x, args, kwargs in given]
 
     def seeded(call):
         torch.manual_seed(0)
-        return bits(call(given))
+        return call(given)
 
     torch._dynamo.reset()
     with warnings.catch_warnings(), torch.no_grad(), patched("repro"):
         warnings.simplefilter("ignore")
         given = chosen(op, dtype)
-        try:
-            with within_contract() as found:
-                want = seeded(call)
-        except (RuntimeError, NotImplementedError) as error:
-            pytest.skip(f"eager code does not run: {error}"[:80])
-        if found.operators:
+        with within_contract() as found:
+            want = seeded(call)
+        if found.operators:  # eager code has no fixed bits either
             pytest.skip(f"outside of the contract: {', '.join(found.operators)}")
-        assert seeded(torch.compile(call)) == want
+        assert bits(seeded(torch.compile(call))) == bits(want)
