@@ -49,6 +49,7 @@ from pytest_udftorch.swap.contract.cuda_elements import (
 )
 from pytest_udftorch.swap.contract.cuda_layers import (
     attention_in_form,
+    composed_rms_norm,
     cudnn_attention,
     cudnn_attention_backward,
     cudnn_batch_norm,
@@ -342,6 +343,7 @@ __all__ = [
     "bmm",
     "bmm_out",
     "composed_attention",
+    "composed_rms_norm",
     "convolution",
     "convolution_backward",
     "ctc_loss",

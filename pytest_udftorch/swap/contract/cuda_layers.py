@@ -293,6 +293,27 @@ def cudnn_attention_backward(
 # RMS norm ---------------------------------------------------------------------------------
 
 
+def composed_rms_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
+) -> Any:
+    """Return normalized rows, with the gradient of what a CPU composes.
+
+    Where the input goes elsewhere too, autograd adds the gradients of its three uses one by one; a
+    GPU's operator would add two of them first. In 16 bits both add these two in float32.
+    """
+    import torch
+
+    rank = len(normalized_shape)
+    fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
+    if not fits or not torch.is_grad_enabled() or str(input.dtype) != "torch.float32":
+        return stock(input, normalized_shape, weight, eps)
+    least = torch.finfo(torch.float32).eps if eps is None else eps
+    one_over = input.pow(2).mean(list(range(-rank, 0)), keepdim=True).add_(least).rsqrt()
+    y = input * one_over
+    # Torch's kernel lays its result out so.
+    return (y if weight is None else y * weight).type_as(input).contiguous()
+
+
 def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     """Return the normalized rows and one over their root mean square, which is in float32."""
     import torch

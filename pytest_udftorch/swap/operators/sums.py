@@ -114,6 +114,7 @@ _NORMS: Final = (
     row("cudnn_batch_norm_backward", _REDUCES, contract=OWN_ON_GPUS_IN_FLOAT32, mislaid=True),
     row("_batch_norm_with_update", _REDUCES, workspace=3),
     row("batch_norm_backward", _REDUCES),
+    row("rms_norm", _REDUCES, contract=COMPOSED),
     row("_fused_rms_norm", _REDUCES, contract=_RMS),
     row("_fused_rms_norm_backward", _REDUCES, contract=_RMS),
     row("_weight_norm_interface", _REDUCES, contract=OWN_ON_CPU),

@@ -19,6 +19,7 @@ BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
 ABOVE_AUTOGRAD: Final = {
     ("aten::mkldnn_rnn_layer", "AutogradCPU"): "CPU",
     ("aten::_cudnn_rnn", "AutogradCUDA"): "CUDA",
+    ("aten::rms_norm", "AutogradCUDA"): "CUDA",
     ("aten::scaled_dot_product_attention", "AutogradCUDA"): "CUDA",
     ("aten::_scaled_dot_product_attention_math", "AutogradCPU"): "CPU",
     ("aten::_scaled_dot_product_attention_math", "AutogradCUDA"): "CUDA",
