@@ -170,6 +170,10 @@ def widened(name: str) -> Callable[..., Any]:
     return sixteen(run)
 
 
+#: Norms whose statistics torch keeps in float32 on GPUs. They are rounded as those on CPUs are.
+_WIDE_STATISTICS: Final = frozenset({"batch_norm", "batch_norm_alone", "batch_norm_in_evaluation"})
+
+
 def _between(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], narrow: Any
 ) -> Any:
@@ -201,4 +205,10 @@ def _between(
         return args[0]
     # On a GPU a softmax of half can be asked for in float32.
     as_wide = asked is torch.float32 or (name in ("softmax", "log_softmax") and args[2])
-    return found if as_wide else _rounded(found, _dtypes(name, args, narrow), narrow)
+    if as_wide:
+        return found
+    rounded = _rounded(found, _dtypes(name, args, narrow), narrow)
+    if name in _WIDE_STATISTICS and args[0].is_cuda:
+        y, *statistics = rounded
+        return y, *(s.float() for s in statistics)
+    return rounded

@@ -105,7 +105,7 @@ _NORMS: Final = (
     row("native_group_norm_backward", _REDUCES, narrow_gradient=True, contract=OWN),
     row("native_batch_norm", _REDUCES, statistics=(1, None), contract=OWN, writes_statistics=True),
     row("native_batch_norm_backward", _REDUCES, contract=OWN, mislaid=True),
-    row("_native_batch_norm_legit", _REDUCES, statistics=(1, None), contract=OWN_ON_CPU),
+    row("_native_batch_norm_legit", _REDUCES, statistics=(1, None), contract=OWN),
     row("_native_batch_norm_legit_no_training", _REDUCES, statistics=(1, None), contract=OWN),
     row("_native_batch_norm_legit_functional", _REDUCES, statistics=(1, 3), running=(3, 5),
         uncompiled="_native_batch_norm_legit_functional"),
