@@ -134,6 +134,11 @@ def _table(
     return made.to(device, non_blocking=True)
 
 
+def _aligned(x: Any) -> Any:
+    """Return a part of a tensor in memory of its own if it begins where no tensor of torch does."""
+    return x.clone() if x.storage_offset() * x.element_size() % 16 else x
+
+
 def _named(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")
 
@@ -358,7 +363,7 @@ class GpuContract:
         import torch
 
         rows, n = x.shape
-        y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, rows)
+        y, mean, rstd = torch.empty_like(x), x.new_empty(rows), x.new_empty(rows)
         log, lanes = _held(n)
         launch(
             "layer_norm", -(-rows // lanes), (x, weight, bias, y, mean, rstd),
@@ -420,7 +425,7 @@ class GpuContract:
         samples, channels, n = x.shape[0], x.shape[1], x.shape[2:].numel()
         count, factors = float(samples * n), (float(eps), float(1 - momentum), float(momentum))
         if fit := _channel_held(samples, n):
-            y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, channels)
+            y, mean, rstd = torch.empty_like(x), x.new_empty(channels), x.new_empty(channels)
             launch(
                 "channel_norm", channels, (x, weight, bias, *running, y, mean, rstd),
                 (samples, n, channels, count, *factors), fit[0], fit[1],
@@ -428,7 +433,7 @@ class GpuContract:
             return y, mean, rstd
         total = self._channels(0, x, (None, None, None), count)
         squares = self._channels(1, x, (None, total, None), count)
-        mean, rstd = x.new_empty(2, channels)
+        mean, rstd = x.new_empty(channels), x.new_empty(channels)
         launch(
             "channel_statistics", -(-channels // 128), (total, squares, mean, rstd, *running),
             (channels, count, *factors), {"BLOCK": 128}, 4,
@@ -464,17 +469,17 @@ class GpuContract:
                 "channel_norm_backward", channels, (x, grad, weight, mean, rstd, y, sums),
                 (samples, n, channels, count), fit[0], fit[1],
             )  # fmt: skip
-            return y, sums[1], sums[0]
+            return y, _aligned(sums[1]), sums[0]
         sums = self._channels(2, x, (grad, mean, rstd), count)
         if not wanted:
-            return None, sums[1], sums[0]
+            return None, _aligned(sums[1]), sums[0]
         y = torch.empty_like(x)
         launch(
             "channels_mapped", -(-x.numel() // _BLOCK),
             (x, grad, mean, rstd, weight, None, sums, y), (x.numel(), n, channels, count),
             {"BLOCK": _BLOCK}, 4,
         )  # fmt: skip
-        return y, sums[1], sums[0]
+        return y, _aligned(sums[1]), sums[0]
 
     def words(self, count: int, key: int, device: Any) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
