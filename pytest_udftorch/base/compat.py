@@ -509,11 +509,14 @@ _CHANGED: Final[dict[str, tuple[str, ...]]] = {
     ),
     INDUCTOR_DECOMPOSITION: ("decompositions", "fast_random_decomps.cache_clear"),
     INDUCTOR_FREEZING: ("freezing_passes",),
-    INDUCTOR_LOWERING: ("fallback_handler", "lowerings", "make_pointwise", "to_dtype"),
+    INDUCTOR_LOWERING: (
+        "_full", "div_prim", "fallback_handler", "lowerings", "make_pointwise", "to_dtype",
+    ),
     INDUCTOR_PACKAGE: ("AOTICompiledModel.__call__",),
     INDUCTOR_SHIMS: ("inductor_fallback_ops",),
     INDUCTOR_TRITON: (
-        "TritonKernelOverrides._setup_libdevice_routing", "TritonKernelOverrides.sigmoid",
+        "TritonKernelOverrides._setup_libdevice_routing", "TritonKernelOverrides.neg",
+        "TritonKernelOverrides.sigmoid",
     ),
     TRITON_KNOBS: ("nvidia.libdevice_path", "runtime"),
 }  # fmt: skip

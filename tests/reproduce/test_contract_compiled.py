@@ -315,6 +315,15 @@ def test_single_operators_are_not_computed_by_formulas_of_inductor():
         assert differing()[:3] == [True] * 3
 
 
+def test_a_number_that_fills_16_bits_is_rounded_to_them():
+    def call(x):  # torch 2.11 subtracted from 8.4
+        return torch.full_like(x, 8.4).sub_(x)
+
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with patched("repro"):
+        assert torch.equal(torch.compile(call)(x), call(x))
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("left_out", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_compiled_flex_attention_has_the_bits_of_eager_code(monkeypatch, left_out):

@@ -116,3 +116,15 @@ def test_sigmoid_in_double_precision_stays_stock(inductor_ptx):
     with patched("corem"):
         assert inductor_ptx(sigmoid) == before
     assert "f64" in before
+
+
+def test_under_the_contract_nothing_is_subtracted_from_zero(inductor_ptx):
+    """0 - 0 is not -0."""
+
+    def negated(x):
+        return -x
+
+    before = inductor_ptx(negated)
+    with patched("repro"):
+        assert "sub.f32" not in inductor_ptx(negated)
+    assert inductor_ptx(negated) == before

@@ -46,7 +46,7 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "6"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "7"}
 
 # Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
 # asinh and atanh out with log, and that of torch 2.11 expm1 with exp, although at::vec has them;
@@ -125,6 +125,18 @@ def _set_triton_overrides(codegen: Any, active: Active, undo: Undo) -> None:
     compat.route_libdevice(kind)
     for name in ("sigmoid", "reciprocal"):
         undo.set_own(kind, name, staticmethod(_in_float32(name, getattr(kind, name))))
+    if holds(active.operators):
+        undo.set_own(kind, "neg", staticmethod(_negated(kind.neg)))
+
+
+def _negated(stock: Callable[[Any], Any]) -> Any:
+    """Return what negates numbers: Triton subtracts from 0, which gives 0 for 0, and not -0."""
+
+    def override(x: Any) -> Any:
+        floats = getattr(getattr(x, "dtype", None), "is_floating_point", False)
+        return f"{x} * -1.0" if floats else stock(x)
+
+    return override
 
 
 def _in_float32(formula: str, stock: Callable[[Any], Any]) -> Any:
@@ -190,6 +202,9 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
             fresh[operator] = _of_alike(lowering.lowerings[operator], call)
     for operator, lower in fresh.items():
         undo.set_item(lowering.lowerings, operator, lower)
+    if holds(active.operators):
+        undo.set(lowering, "div_prim", _divided(lowering.div_prim))
+        undo.set(lowering, "_full", _rounded(lowering._full))
     _set_fakes(active, undo)
 
 
@@ -226,6 +241,33 @@ def _of_alike(stock: Callable[..., Any], call: Callable[..., Any]) -> Callable[.
         if kwargs.get("alpha", 1) != 1 or (narrow and len(dtypes) > 1):
             return call(*args, **kwargs)
         return stock(*args, **kwargs)
+
+    return lower
+
+
+def _rounded(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lowering that fills a tensor: a number for 16 bits may stand in code as it was."""
+
+    def lower(fill_value: Any, device: Any, dtype: Any, size: Any) -> Any:
+        import torch
+
+        if dtype in (torch.bfloat16, torch.half) and isinstance(fill_value, int | float):
+            fill_value = torch.tensor(fill_value, dtype=dtype).item()
+        return stock(fill_value, device, dtype, size)
+
+    return lower
+
+
+def _divided(stock: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a lowering that divides: on GPUs Inductor multiplies by a number's reciprocal."""
+
+    def lower(a: Any, b: Any) -> Any:
+        import torch
+
+        if a.get_dtype() != torch.float32:
+            return stock(a, b)
+        make_pointwise, _ = compat.inductor_pointwise()
+        return make_pointwise(compat.inductor_ops().truediv)(a, b)
 
     return lower
 
