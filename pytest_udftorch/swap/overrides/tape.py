@@ -15,6 +15,7 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from pytest_udftorch.swap.native.runtime import written_text
@@ -200,7 +201,7 @@ def recording() -> Tapes | None:
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep what a function makes of its arguments, which may hold tensors: constants of tapes."""
-    kept = functools.lru_cache(maxsize=1024)(function)
+    kept = functools.lru_cache(maxsize=1024)(functools.partial(_apart, function))
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
@@ -215,6 +216,21 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return run
+
+
+def _apart(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function where no memory belongs to a graph, and no mode to the caller.
+
+    What is kept outlives the caller's modes. A thread that records a CUDA graph, or prepares to,
+    takes memory of the graph's pool, which does not.
+    """
+    import torch
+
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized():
+        return function(*args)
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(function, *args).result()
 
 
 def number(value: Any, dtype: Any) -> Any:
