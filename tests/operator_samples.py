@@ -25,6 +25,14 @@ torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_f
 
 tree = torch.utils._pytree
 
+#: What they return was written by nobody.
+_UNWRITTEN = (
+    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+)  # fmt: skip
+
+#: The operators whose results can be compared.
+EVERY = [op for op in op_db if op.name not in _UNWRITTEN and not op.name.startswith("jiterator")]
+
 #: Samples of each operator of the database, and calls of each overload, in a quick walk.
 QUICK = 4
 
@@ -33,6 +41,42 @@ Seen = Callable[[Any, Any, Any, Callable[[], Any]], Any]
 
 def tensors(values: Any) -> list[torch.Tensor]:
     return [t for t in tree.tree_leaves(values) if isinstance(t, torch.Tensor)]
+
+
+def chosen(op: Any, dtype: torch.dtype, limit: int = 2, graded: bool = False) -> list[Any]:
+    """Return some samples with tensors of several elements: the first, and others from between."""
+    made = [
+        sample
+        for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=graded), 40)
+        if any(t.numel() > 1 for t in tensors([sample.input, sample.args]))
+    ]
+    return [(s.input, s.args, s.kwargs) for s in made[:: max(1, len(made) // limit)][:limit]]
+
+
+def moved(values: Any, device: str) -> Any:
+    """Return copies of tensors on a device, and where a device is named, that one."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.detach().clone().to(device).requires_grad_(value.requires_grad)
+        place = isinstance(value, str | torch.device) and str(value) == "cpu"
+        return device if place else value
+
+    return tree.tree_map(move, values)
+
+
+def encodings(values: Any) -> list[Any]:
+    """Return what tells results apart: shapes, dtypes and encodings, with one for all NaNs."""
+    found = []
+    for value in tensors(values):
+        dense = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+        plain = dense.resolve_conj().resolve_neg().cpu()
+        plain = torch.view_as_real(plain) if plain.is_complex() else plain
+        if plain.is_floating_point():
+            integers = {8: torch.int64, 4: torch.int32, 2: torch.int16}[plain.element_size()]
+            plain = plain.contiguous().view(integers).masked_fill(plain.isnan(), -1)
+        found.append((value.shape, value.dtype, plain.tolist()))
+    return found
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import within_contract
+from pytest_udftorch.reproduce import row_seeds, within_contract
 from tests.reproduce.test_contract_outside import random
 
 pytest.importorskip("triton")
@@ -246,3 +246,26 @@ def test_fused_optimizers_in_16_bits_have_the_bits_of_the_cpu(name, dtype):
     }
     parameters = [random(*s, seed=3).to(dtype) for s in ((64, 33), (65,))]
     assert different(learned(*(OPTIMIZERS | more)[name], {"fused": True}), *parameters) == []
+
+
+def test_transformers_draw_the_tokens_of_the_cpu():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=90, max_position_embeddings=64,
+    )  # fmt: skip
+    prompts = torch.randint(3, 90, (8, 7), generator=torch.Generator().manual_seed(2))
+    found = []
+    for device, rows, cached in (("cpu", range(8), True), ("cuda", range(8), True),
+                                 ("cuda", (5, 2), True), ("cuda", (5, 2), False)):  # fmt: skip
+        torch.manual_seed(4)
+        with patched("repro"), row_seeds(list(rows)):
+            model = transformers.LlamaForCausalLM(config).eval().to(device)
+            tokens = model.generate(
+                prompts[list(rows)].to(device), do_sample=True, max_new_tokens=10, top_k=20,
+                min_new_tokens=10, pad_token_id=0, use_cache=cached,
+            )  # fmt: skip
+        found.append(tokens.cpu())
+    whole = found[0]
+    assert torch.equal(found[1], whole)
+    assert all(torch.equal(some, whole[[5, 2]]) for some in found[2:])

@@ -135,15 +135,3 @@ def test_widened_operators_have_the_bits_of_the_cpu(dtype):
         if not torch.equal(here.view(torch.int16), there.view(torch.int16)):
             wrong.append(name)
     assert wrong == []
-
-
-def test_rows_whose_first_terms_a_mask_hides_are_outside():
-    scores = torch.randn(2, 5, 300, device="cuda")
-    values = torch.randn(2, 300, 7, device="cuda")
-    with patched("repro"), within_contract() as found:
-        torch.bmm(scores.softmax(-1), values)
-        assert not found.operators
-        torch.bmm(
-            scores.index_fill(-1, torch.arange(3, device="cuda"), -torch.inf).softmax(-1), values
-        )
-    assert list(found.operators) == ["aten::_softmax", "aten::bmm"]

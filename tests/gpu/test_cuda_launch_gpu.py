@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @pytest.fixture
 def cpp():
-    """The launcher, with an empty table: the first call of each kind goes through Python."""
+    """The launcher. The first call of a kind in a process goes through Python."""
     torch.cuda.init()
     found = direct.load()
     assert found is not None, "compile it: udftorch doctor says why it is missing"
@@ -93,7 +93,8 @@ def test_the_second_call_of_a_kind_is_launched_from_cpp_with_the_same_bits(cpp, 
     x = numbers(33, 47, dtype=dtype)
     first, early = launches(cpp, lambda: CALLS[name](x))
     second, late = launches(cpp, lambda: CALLS[name](x))
-    assert (early, late) == (0, 1)
+    assert early in (0, 1)  # another test of the process may have called it
+    assert late == 1
     assert same(first, second)
     other = numbers(20, 40, dtype=dtype) + 0.25  # the kind is the same, except for softmax's
     after, _ = launches(cpp, lambda: CALLS[name](other))

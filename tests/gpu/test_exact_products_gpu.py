@@ -110,7 +110,7 @@ def test_operators_and_their_gradients():
     def found(device):
         made = calls(*(t.to(device) for t in (a, b, bias)))
         made.pop("grouped_mm")  # outside of the contract on GPUs
-        given, of = (t.to(device).requires_grad_() for t in (x, weight))
+        given, of = (t.to(device).clone().requires_grad_() for t in (x, weight))
         F.linear(given, of).backward(grad.to(device))
         return [t.cpu() for t in (*made.values(), given.grad, of.grad)]
 

@@ -25,7 +25,7 @@ def _seeded():
 
 def calls(a, b, bias):
     """Every operator that multiplies; a (9, 696), b (696, 32) and a bias of 32."""
-    ends = torch.tensor([4, 9], dtype=torch.int32)
+    ends = torch.tensor([4, 9], dtype=torch.int32, device=a.device)
     stacked = torch.stack([b, b])
     return {
         "mm": a @ b,
