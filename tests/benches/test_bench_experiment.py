@@ -434,7 +434,13 @@ def test_the_predictor_learns_a_rule_and_not_noise():
     assert judged["one half of the runs for the other"]["within"] == 1
 
 
-@pytest.mark.parametrize("learner", [compile_predictor.cross_validate, compile_predictor.by_trees])
+@pytest.mark.parametrize(
+    "learner",
+    [
+        compile_predictor.cross_validate,
+        pytest.param(compile_predictor.by_trees, marks=pytest.mark.slow),
+    ],
+)
 def test_no_prediction_is_of_a_convolution_that_was_seen(learner):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(50, 3, generator=generator)
@@ -507,6 +513,7 @@ def test_tables_of_experiments_of_two_devices(tmp_path):
         render_experiments.page(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_model_of_a_case_is_what_is_measured():
     """A convolution of a case has the case's shape in and out."""
     case = compile_convolutions.cases("cpu", "small")[3]

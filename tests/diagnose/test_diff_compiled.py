@@ -470,7 +470,12 @@ RAMP = torch.linspace(0, 60, 64)
     [
         (Casts(), RAMP, (2.4e-6, 2.4e-6)),
         (Constant(), RAMP, (1.6e-6, 1.6e-6)),
-        (FromIntegers(), torch.arange(64, dtype=torch.uint8), (1.8e-8, 2.4e-8)),
+        pytest.param(
+            FromIntegers(),
+            torch.arange(64, dtype=torch.uint8),
+            (1.8e-8, 2.4e-8),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_truth_stays_in_float64(made, x, errors):
@@ -483,7 +488,10 @@ def test_the_truth_stays_in_float64(made, x, errors):
 
 @pytest.mark.parametrize(
     ("made", "why"),
-    [(Bits(), "aten::view.dtype leaves float64"), (Noisy(), "draws random numbers")],
+    [
+        (Bits(), "aten::view.dtype leaves float64"),
+        pytest.param(Noisy(), "draws random numbers", marks=pytest.mark.slow),
+    ],
 )
 def test_what_leaves_float64_has_no_truth(made, why):
     found = first_difference("eager", "compiled", made.eval(), RAMP)

@@ -146,6 +146,7 @@ def test_control_flow_on_shapes_and_convolutions_are_cut():
         assert torch.equal(in_a_row(units, (x,)), model(x))
 
 
+@pytest.mark.slow
 def test_a_plan_of_exported_units_is_kept_and_applied_to_other_weights(inputs, tmp_path):
     model = Transformer().eval()
     plan = measure.oracle(model, inputs, **QUICK)
@@ -194,6 +195,7 @@ def test_a_mask_that_is_lost_at_a_boundary_is_noticed(inputs):
     assert set(plan.report["plan_problems"]) == set(plan.report["plans"])
 
 
+@pytest.mark.slow
 def test_a_fingerprint_is_the_same_in_another_process(inputs):
     code = (
         "import runpy; here = runpy.run_path(%r); torch = here['torch']\n"

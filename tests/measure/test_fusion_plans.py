@@ -141,6 +141,7 @@ def test_a_product_is_computed_where_its_factor_is_not_zero(monkeypatch):
     assert [f.rule for f in report.fired] == ["Cell"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_csr_inputs_are_computed_where_they_have_elements():
     x = torch.rand(40, 30) * (torch.rand(40, 30) < 0.1)

@@ -156,7 +156,9 @@ def test_kernels_of_every_level_have_the_bits_of_the_clause(cases):
     assert +wrong == {}
 
 
-@pytest.mark.parametrize("macro", ["-DEXACT_OFF=1", "-DEXACT_CHUNK=256"])
+@pytest.mark.parametrize(
+    "macro", ["-DEXACT_OFF=1", pytest.param("-DEXACT_CHUNK=256", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("reference", [False, True])
 def test_one_unit_and_shorter_chunks_show(macro, reference):
     other = contract(LEVELS[-1], (macro,))

@@ -143,6 +143,7 @@ def digests(folder, library, *, adam, more):
     return json.loads(said.read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_pages_runs_end_with_one_digest(tmp_path):
     found = digests(tmp_path, "repro", adam=False, more=False)
     # Adding one after the other is the negative control.

@@ -98,6 +98,7 @@ def test_a_run_that_compiles_nothing_is_refused():
 MODEL = "import torch\ndef make():\n    return torch.nn.{}(), torch.ones(8, 16)\n"
 
 
+@pytest.mark.slow
 def test_the_command_compiles_the_model(tmp_path, capsys):
     (tmp_path / "model.py").write_text(MODEL.format("Sigmoid"))
     assert cli.main(["coverage", "--compiled", f"{tmp_path}/model.py:make"]) == 0
