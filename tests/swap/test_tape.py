@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pytest_udftorch import operator_udf, patched, stock
+from pytest_udftorch.swap.contract import orders
 from pytest_udftorch.swap.overrides import tape
 
 X = torch.linspace(-3.0, 3.0, 8)
@@ -540,3 +541,51 @@ def test_the_variable_keeps_every_call_in_python(monkeypatch):
         for _ in range(4):
             torch.mm(M, M)
         assert session.calls == 4
+
+
+# Sorts and choices -------------------------------------------------------------------------
+
+EQUAL = [torch.randint(0, 5, (6, 40), generator=torch.Generator().manual_seed(s)) for s in range(5)]
+
+#: What chooses among equal numbers: its kernel, a call, and whether the call is played.
+ORDERS = {
+    "aten::sort.stable": (orders.sort, lambda x: x.sort(-1), True),
+    "aten::sort.values_stable": (
+        orders.sort_out,
+        lambda x: torch.sort(x, -1, out=(torch.empty_like(x), x.new_empty(6, 40).long())),
+        True,
+    ),
+    "aten::topk": (orders.topk, lambda x: x.topk(7), True),
+    "aten::mode": (orders.mode, lambda x: x.mode(-1), True),
+    # Torch hands these results without elements.
+    "aten::kthvalue.values": (orders.kthvalue, lambda x: x.kthvalue(5), False),
+    "aten::median.dim_values": (orders.median, lambda x: x.median(0), False),
+    "aten::nanmedian.dim_values": (orders.nanmedian, lambda x: x.nanmedian(-1), False),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_sorts_and_choices_are_played_with_other_numbers(monkeypatch, name):
+    function, call, played = ORDERS[name]
+    monkeypatch.setattr(orders, "_some_are_left", lambda *given: True)  # as on a GPU
+    with patched("repro"):
+        want = [call(x.float()) for x in EQUAL]
+    with Recorded(name, function) as session:
+        found = [call(x.float()) for x in EQUAL]
+        assert session.played == (3 if played else 0)
+        assert session.refused == (set() if played else {"a tensor that changes its size"})
+    for one, other in zip(found, want, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_a_result_that_gets_its_size_is_left_to_python():
+    def mm(self, mat2, *, out):
+        return stock(self, mat2, out=out)
+
+    with Recorded("aten::mm.out", mm) as session:
+        for _ in range(4):
+            assert torch.equal(torch.mm(M, M, out=torch.empty(0)), M @ M)
+        assert session.refused == {"a tensor that changes its size"}
+        for _ in range(4):
+            assert torch.equal(torch.mm(M, M, out=torch.empty(4, 4)), M @ M)
+        assert session.played == 2

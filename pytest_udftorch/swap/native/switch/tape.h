@@ -427,6 +427,9 @@ private:
     if (New) {
       Held.push_back(X);
       Made.Slots.push_back({X.scalar_type(), X.numel()});
+    } else if (Made.Slots[static_cast<size_t>(At->second)].Elements !=
+               X.numel()) {
+      refuse("a tensor that changes its size");
     }
     return At->second;
   }
