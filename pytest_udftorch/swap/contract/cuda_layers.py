@@ -293,6 +293,12 @@ def cudnn_attention_backward(
 # RMS norm ---------------------------------------------------------------------------------
 
 
+def _has_rows(input: Any, normalized_shape: Any) -> bool:
+    """Tell whether the last dimensions are those to normalize; torch has the words where not."""
+    rank = len(normalized_shape)
+    return bool(rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel())
+
+
 def composed_rms_norm(
     input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
 ) -> Any:
@@ -304,8 +310,8 @@ def composed_rms_norm(
     import torch
 
     rank = len(normalized_shape)
-    fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
-    if not fits or not torch.is_grad_enabled() or str(input.dtype) != "torch.float32":
+    composes = torch.is_grad_enabled() and str(input.dtype) == "torch.float32"
+    if not composes or not _has_rows(input, normalized_shape):
         return stock(input, normalized_shape, weight, eps)
     least = torch.finfo(torch.float32).eps if eps is None else eps
     one_over = input.pow(2).mean(list(range(-rank, 0)), keepdim=True).add_(least).rsqrt()
@@ -319,8 +325,7 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
     import torch
 
     rank = len(normalized_shape)
-    fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
-    if not fits or str(input.dtype) not in FLOATS:
+    if not _has_rows(input, normalized_shape) or str(input.dtype) not in FLOATS:
         return declined(input, normalized_shape, weight, eps)
     x, dims = input.float().contiguous(), list(range(-rank, 0))
     least = torch.finfo(torch.float32).eps if eps is None else eps
