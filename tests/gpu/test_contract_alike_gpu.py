@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import row_seeds, within_contract
+from pytest_udftorch.reproduce import within_contract
 from tests.reproduce.test_contract_outside import random
+from tests.reproduce.test_sampling import generated, small_llama
 
 pytest.importorskip("triton")
 
@@ -249,23 +250,11 @@ def test_fused_optimizers_in_16_bits_have_the_bits_of_the_cpu(name, dtype):
 
 
 def test_transformers_draw_the_tokens_of_the_cpu():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=90, max_position_embeddings=64,
-    )  # fmt: skip
-    prompts = torch.randint(3, 90, (8, 7), generator=torch.Generator().manual_seed(2))
-    found = []
-    for device, rows, cached in (("cpu", range(8), True), ("cuda", range(8), True),
-                                 ("cuda", (5, 2), True), ("cuda", (5, 2), False)):  # fmt: skip
-        torch.manual_seed(4)
-        with patched("repro"), row_seeds(list(rows)):
-            model = transformers.LlamaForCausalLM(config).eval().to(device)
-            tokens = model.generate(
-                prompts[list(rows)].to(device), do_sample=True, max_new_tokens=10, top_k=20,
-                min_new_tokens=10, pad_token_id=0, use_cache=cached,
-            )  # fmt: skip
-        found.append(tokens.cpu())
-    whole = found[0]
-    assert torch.equal(found[1], whole)
-    assert all(torch.equal(some, whole[[5, 2]]) for some in found[2:])
+    model = small_llama(heads=2)
+    with patched("repro"):
+        whole = generated(model, list(range(8)), top_k=20)
+        model.cuda()
+        assert torch.equal(generated(model, list(range(8)), top_k=20).cpu(), whole)
+        for cached in (True, False):
+            some = generated(model, [5, 2], top_k=20, use_cache=cached).cpu()
+            assert torch.equal(some, whole[[5, 2]])

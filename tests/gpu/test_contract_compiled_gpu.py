@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():  # the samples take long to import
     pytest.skip("torch sees no CUDA device", allow_module_level=True)
 
+from tests.gpu.test_like_torch_gpu import gradients
 from tests.operator_samples import EVERY, encodings
 from tests.reproduce.test_contract_compiled_database import compare
 
@@ -28,13 +29,6 @@ pytestmark = [
 ]
 
 HEADS = torch.randn(3, 1, 2, 160, 32, generator=torch.Generator().manual_seed(0))
-
-
-def gradients(call, given):
-    given = [t.detach().clone().requires_grad_() for t in given]
-    found = call(*given)
-    slopes = torch.linspace(-1, 1, found.numel()).view(found.shape).to(found.device, found.dtype)
-    return encodings([found, *torch.autograd.grad(found, given, slopes)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -48,8 +42,8 @@ def test_compiled_flex_attention(dtype):
         for device in ("cpu", "cuda")
     }
     with patched("repro"):
-        eager = gradients(call, HEADS.to("cuda", dtype))
-        assert gradients(torch.compile(call), HEADS.to("cuda", dtype)) == eager
+        eager = encodings(gradients(call, *HEADS.to(dtype)))
+        assert encodings(gradients(torch.compile(call), *HEADS.to(dtype))) == eager
         with torch.no_grad():  # torch has no gradient of it on CPUs
             on_cpu = encodings(call(*HEADS.to(dtype)))
         assert on_cpu == eager[:1]

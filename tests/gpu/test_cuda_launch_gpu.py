@@ -27,6 +27,14 @@ pytestmark = [
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@pytest.fixture(scope="module")
+def fresh():
+    """Whether nothing was launched from C++ before: so no kind of a call is known."""
+    torch.cuda.init()
+    found = direct.load()
+    return found is not None and not found.launches()
+
+
 @pytest.fixture
 def cpp():
     """The launcher. The first call of a kind in a process goes through Python."""
@@ -89,12 +97,11 @@ CALLS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CALLS)
-def test_the_second_call_of_a_kind_is_launched_from_cpp_with_the_same_bits(cpp, name, dtype):
+def test_the_second_call_of_a_kind_is_launched_from_cpp_with_the_same_bits(fresh, cpp, name, dtype):
     x = numbers(33, 47, dtype=dtype)
     first, early = launches(cpp, lambda: CALLS[name](x))
     second, late = launches(cpp, lambda: CALLS[name](x))
-    assert early in (0, 1)  # another test of the process may have called it
-    assert late == 1
+    assert (early, late) == (0 if fresh else early, 1)  # else another file may have called it
     assert same(first, second)
     other = numbers(20, 40, dtype=dtype) + 0.25  # the kind is the same, except for softmax's
     after, _ = launches(cpp, lambda: CALLS[name](other))

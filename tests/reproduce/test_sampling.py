@@ -101,27 +101,33 @@ def test_a_model_samples_the_same_tokens_in_every_batch():
     assert len(whole[:, 6:].unique(dim=0)) == 8
 
 
-@pytest.mark.slow
-def test_transformers_generate_the_same_tokens_with_and_without_a_cache():
+def small_llama(heads):
+    """Return a language model of transformers with so many heads of keys and values."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, vocab_size=90, max_position_embeddings=64,
+        num_key_value_heads=heads, vocab_size=90, max_position_embeddings=64,
     )  # fmt: skip
-    prompts = torch.randint(3, 90, (64, 7), generator=torch.Generator().manual_seed(2))
-    seeds = list(range(64))
-
-    def generated(rows, **how):
-        with row_seeds([seeds[i] for i in rows]):
-            return model.generate(
-                prompts[rows], do_sample=True, max_new_tokens=10, min_new_tokens=10, pad_token_id=0,
-                **how,
-            )  # fmt: skip
-
     with patched("repro"):
         torch.manual_seed(4)
-        model = transformers.LlamaForCausalLM(config).eval()
-        whole = generated(list(range(64)))
+        return transformers.LlamaForCausalLM(config).eval()
+
+
+def generated(model, rows, **how):
+    """Return the tokens that follow some of 64 prompts, each drawn with the seed of its row."""
+    prompts = torch.randint(3, 90, (64, 7), generator=torch.Generator().manual_seed(2))
+    with row_seeds(rows):
+        return model.generate(
+            prompts[rows].to(model.device), do_sample=True, max_new_tokens=10, min_new_tokens=10,
+            pad_token_id=0, **how,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_transformers_generate_the_same_tokens_with_and_without_a_cache():
+    model = small_llama(heads=4)
+    with patched("repro"):
+        whole = generated(model, list(range(64)))
         for rows in ([0], [63, 8, 3, 1, 0, 50, 9, 20]):
-            assert torch.equal(generated(rows), whole[rows])
-            assert torch.equal(generated(rows, use_cache=False), whole[rows])
+            assert torch.equal(generated(model, rows), whole[rows])
+            assert torch.equal(generated(model, rows, use_cache=False), whole[rows])
