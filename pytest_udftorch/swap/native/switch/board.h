@@ -161,12 +161,23 @@ const Target *targetOf(const Board &B, ThreadState &T) {
   return Found;
 }
 
-/// The kernel of a board whose operator has the C++ type R(A...).
+/// The kernel of a board, where it is called with a stack.
+struct BoxedSwitch : c10::OperatorKernel {
+  explicit BoxedSwitch(const Board &B) : B(B) {}
+  void operator()(const OperatorHandle &, c10::DispatchKeySet Keys,
+                  c10::Stack *Stack) {
+    Inside Here;
+    const Target *Found = targetOf(B, Here.T);
+    (Found ? Found->Kernel : B.Stock).callBoxed(B.Op, Keys, Stack);
+  }
+  const Board &B;
+};
+
+/// The same of an operator that has the C++ type R(A...).
 template <class Type> struct Switch;
 
-template <class R, class... A>
-struct Switch<R(A...)> final : c10::OperatorKernel {
-  explicit Switch(const Board &B) : B(B) {}
+template <class R, class... A> struct Switch<R(A...)> final : BoxedSwitch {
+  using BoxedSwitch::BoxedSwitch;
 
   R operator()(c10::DispatchKeySet Keys, A... Arguments) {
     if (__builtin_expect(!Active.load(std::memory_order_acquire), 1))
@@ -181,21 +192,23 @@ private:
     const KernelFunction &Kernel = Found ? Found->Kernel : B.Stock;
     return Kernel.call<R, A...>(B.Op, Keys, std::forward<A>(Arguments)...);
   }
-
-  const Board &B;
 };
 
-/// The same for an operator whose C++ type is not known here.
-struct BoxedSwitch final : c10::OperatorKernel {
-  explicit BoxedSwitch(const Board &B) : B(B) {}
-  void operator()(const OperatorHandle &, c10::DispatchKeySet Keys,
-                  c10::Stack *Stack) {
-    Inside Here;
-    const Target *Found = targetOf(B, Here.T);
-    (Found ? Found->Kernel : B.Stock).callBoxed(B.Op, Keys, Stack);
+} // namespace
+
+/// A call with a stack stays one. Torch's own form of this takes each stack
+/// apart, which is more than half of what would be compiled.
+template <class Type, bool AllowLegacyTypes>
+struct c10::impl::make_boxed_from_unboxed_functor<Switch<Type>,
+                                                  AllowLegacyTypes>
+    final {
+  static void call(OperatorKernel *Functor, const OperatorHandle &Op,
+                   DispatchKeySet Keys, Stack *Stack) {
+    (*static_cast<BoxedSwitch *>(Functor))(Op, Keys, Stack);
   }
-  const Board &B;
 };
+
+namespace {
 
 //===----------------------------------------------------------------------===//
 // Switching
