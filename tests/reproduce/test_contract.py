@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spoiled import SPOILED
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
@@ -63,7 +64,7 @@ def test_fast_sums_have_the_bits_of_the_reference(level, outer, n, inner):
 
 def test_another_length_of_chunks_or_another_order_gives_other_bits():
     a, b = random(8, 300), random(300, 8, seed=1)
-    assert not torch.equal(contract().mm(a, b), contract(defines=("-DCHUNK=32",)).mm(a, b))
+    assert not torch.equal(contract().mm(a, b), contract(defines=SPOILED).mm(a, b))
     x = random(1000)
     assert contract().sums(x, 0) != contract().sums(x.flip(0).roll(1), 0)
 
@@ -184,7 +185,7 @@ def test_training_has_one_digest_at_each_level_and_number_of_threads():
         finally:
             torch.set_num_threads(threads)
         assert len(found) == 1
-        take(contract(defines=("-DCHUNK=32",)))
+        take(contract(defines=SPOILED))
         assert digest() not in found
 
 

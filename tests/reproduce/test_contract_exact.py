@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from spoiled import SPOILED
 
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
@@ -157,11 +158,11 @@ def test_kernels_of_every_level_have_the_bits_of_the_clause(cases):
 
 
 @pytest.mark.parametrize(
-    "macro", ["-DEXACT_OFF=1", pytest.param("-DEXACT_CHUNK=256", marks=pytest.mark.slow)]
+    "defines", [SPOILED, pytest.param(("-DEXACT_CHUNK=256",), marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("reference", [False, True])
-def test_one_unit_and_shorter_chunks_show(macro, reference):
-    other = contract(LEVELS[-1], (macro,))
+def test_one_unit_and_shorter_chunks_show(defines, reference):
+    other = contract(defines=defines)
     a, b = torch.randn(20, 1300).bfloat16(), torch.randn(1300, 20).bfloat16()
     assert not same(other.mm(a, b, reference=reference), expected(a, b))
 

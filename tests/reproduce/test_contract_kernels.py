@@ -13,6 +13,7 @@ import zlib
 
 import pytest
 import torch
+from spoiled import SPOILED
 from torch import nn
 
 from pytest_udftorch import patched
@@ -550,7 +551,7 @@ def test_another_order_is_noticed():
     """Negative control: the comparison sees a product whose chunks have another length."""
     x = random(100, 100)
     try:
-        kernels().use(contract(defines=("-DCHUNK=32",)))
+        kernels().use(contract(defines=SPOILED))
         mine, theirs, taken = both(aten.mm, x, x)
     finally:
         kernels().use(contract())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from spoiled import SPOILED
 from torch import nn
 from torch.nn import functional as F
 
@@ -106,7 +107,7 @@ def unchanged(tmp_path_factory):
 @pytest.mark.parametrize(
     ("changed", "operator"),
     [
-        ({"defines": ("-DCHUNK=32",)}, "aten::addmm"),
+        ({"defines": SPOILED}, "aten::addmm"),
         pytest.param(
             {"defines": ("-DONE_AFTER_THE_OTHER",)}, "aten::_log_softmax", marks=pytest.mark.slow
         ),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spoiled import SPOILED
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
@@ -201,7 +202,7 @@ def test_training_has_one_digest_at_each_level_and_number_of_threads(monkeypatch
         finally:
             torch.set_num_threads(threads)
         assert len(found) == 1
-        take(contract(defines=("-DCHUNK=4",)))
+        take(contract(defines=SPOILED))
         assert digest() not in found
     with patched("corem"):
         assert digest() not in found

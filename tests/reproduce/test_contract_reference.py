@@ -9,6 +9,7 @@ import math
 import numpy
 import pytest
 import torch
+from spoiled import SPOILED
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
@@ -194,7 +195,7 @@ def test_attention():
 
 
 def test_another_chunk_is_another_contract():
-    assert not same(attended()[0], attended(contract(defines=("-DCHUNK=32",)))[0])
+    assert not same(attended()[0], attended(contract(defines=SPOILED))[0])
 
 
 def test_random_numbers_are_functions_of_the_key_and_the_place():

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from spoiled import SPOILED
 from torch import nn
 from torch.nn import functional as F
 
@@ -52,7 +53,7 @@ def test_products_and_sums_are_the_scalar_contracts_rounded_once(dtype, scale):
     assert torch.equal(product.view(torch.int16), rounded(want, dtype))
     want = made.sums(a.float(), 1, reference=True)
     assert torch.equal(total.view(torch.int16), rounded(want, dtype))
-    other = contract(defines=("-DCHUNK=32",)).mm(a.float(), b.float())
+    other = contract(defines=SPOILED).mm(a.float(), b.float())
     assert not torch.equal(other, made.mm(a.float(), b.float()))
 
 
@@ -248,7 +249,7 @@ def test_autocast_is_within_the_contract_and_has_one_digest(monkeypatch, dtype):
             torch.set_num_threads(threads)
         assert len(found) == 1
         if dtype is torch.float16:  # 8 bits hide most other orders of so few terms
-            take(contract(defines=("-DCHUNK=4",)))
+            take(contract(defines=SPOILED))
             assert trained(dtype) not in found
         else:
             monkeypatch.setattr(sixteen, "_rounded", toward_zero)

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from spoiled import SPOILED
 
 from pytest_udftorch.swap.contract.native import contract
 from tests.reproduce.test_contract_exact import BUILDS, CHUNK, LEVELS, made, same
@@ -162,10 +163,12 @@ def test_kernels_of_every_level_have_the_bits_of_the_clause(cases):
     assert +wrong == {}
 
 
-@pytest.mark.parametrize("macro", ["-DEXACT_OFF=1", "-DEXACT_CHUNK=256"])
+@pytest.mark.parametrize(
+    "defines", [SPOILED, pytest.param(("-DEXACT_CHUNK=256",), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("reference", [False, True])
-def test_one_unit_and_shorter_chunks_show(macro, reference):
-    other = contract(LEVELS[-1], (macro,))
+def test_one_unit_and_shorter_chunks_show(defines, reference):
+    other = contract(defines=defines)
     w, v = torch.randn(3, 1300), torch.randn(1300, 20).bfloat16()
     assert not same(other.weighted(w[None], v[None], reference=reference)[0], expected(w, v))
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from spoiled import SPOILED
 
 from benches import stored
 from benches.experiments import contract_operators as bench
@@ -48,7 +49,7 @@ def test_a_model_still_calls_what_is_stored_and_ends_with_the_stored_weights(whi
 
 @needs_models
 def test_another_chunk_ends_with_other_weights(monkeypatch):
-    other = contract(defines=("-DCHUNK=32",))
+    other = contract(defines=SPOILED)
     monkeypatch.setattr(native, "_chosen", lambda *_: other)
     which = CHEAP[0]
     assert bench.watched(*which)["digest"] not in MODELS[which]["digests"]
