@@ -91,46 +91,46 @@ def variates(u, v, x, y, BLOCK: tl.constexpr):
     tl.store(x + at, one)
     tl.store(y + at, other)
 
-every, device = int(sys.argv[1]), sys.argv[2]
-k = torch.arange(0, 1 << 24, every)
+k = torch.arange(0, 1 << 24, int(sys.argv[1]))
 fraction = k.float() * 2.0**-24
 with patched("repro"):
     radius = root((1 - fraction).log_().mul_(-2))
     angle = fraction * (2 * math.pi)
     cosine, sine = angle.cos(), angle.sin()
-words = (k << 8).to(torch.int32).to(device)
+words = (k << 8).to(torch.int32)
 still = torch.zeros_like(words)
-x, y = (torch.empty(len(k), device=device) for _ in range(2))
-if len(sys.argv) > 3:  # a control: another coefficient
-    philox._K.COS0 = tl.constexpr(philox._K.COS0.value * (1 + 2.0**-20))
-BLOCK = min(len(k), 1 << 18 if device == "cpu" else 1024)
+x, y = (torch.empty(len(k)) for _ in range(2))
+BLOCK = min(len(k), 1 << 18)
 
 def wrong(u, v, *wanted):
     variates[(len(k) // BLOCK,)](u, v, x, y, BLOCK=BLOCK)
-    return [int((a.cpu().view(torch.int32) != b.view(torch.int32)).sum())
+    return [int((a.view(torch.int32) != b.view(torch.int32)).sum())
             for a, b in zip((x, y), wanted)]
 
 far = radius[-1]
-print(wrong(words, still, radius)[0], *wrong(still + words[-1], words, far * cosine, far * sine))
+def told():
+    turned = wrong(still + words[-1], words, far * cosine, far * sine)
+    print(wrong(words, still, radius)[0], *turned)
+
+told()
+# The control: another coefficient.
+philox._K.COS0 = tl.constexpr(philox._K.COS0.value * (1 + 2.0**-20))
+told()
 """
-
-
-def wrong_variates(*arguments):
-    """Return how many radii, first and second variates differ from the CPU's."""
-    env = os.environ if "cuda" in arguments else {**os.environ, "TRITON_INTERPRET": "1"}
-    made = subprocess.run(
-        [sys.executable, "-c", VARIATES, *arguments], env=env, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    return [int(n) for n in made.stdout.split()]
 
 
 @pytest.mark.parametrize("every", ["1024", pytest.param("1", marks=pytest.mark.slow)])
 def test_the_functions_of_variates_are_right_for_all_their_arguments(every):
-    assert wrong_variates(every, "cpu") == [0, 0, 0]
-    # The control. The interpreter does not fuse, which changes none of these results.
-    assert wrong_variates(every, "cpu", "spoiled")[1:] != [0, 0]
+    made = subprocess.run(
+        [sys.executable, "-c", VARIATES, every], env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    # Radii, first and second variates that differ from the CPU's.
+    wrong, control = ([int(n) for n in line.split()] for line in made.stdout.splitlines())
+    assert wrong == [0, 0, 0]
+    # The interpreter does not fuse, which changes none of these results.
+    assert control[1:] != [0, 0]
 
 
 ROUNDINGS = {
@@ -447,9 +447,10 @@ same(cuda_exact.product(a, b, wide=True), made.products(a, b))
 same(cuda_exact.product(a[..., :0], b[:, :0]), torch.zeros(2, 3, 10).bfloat16())
 a, b = (x[None] for x in factors(3, 10, 520))
 before = cuda_exact.product(a, b, wide=True)
-cuda_exact._chunk = 256
+usual, cuda_exact._chunk = cuda_exact._chunk, 256
 assert not torch.equal(cuda_exact.product(a, b, wide=True)[:, 1:-1, 2:-1], before[:, 1:-1, 2:-1])
-print("the same")
+cuda_exact._chunk = usual
+print("multiplied")
 """
 
 #: Few rows, few columns, splits of k, and tiles that are not full.
@@ -457,16 +458,6 @@ SHAPES = (
     "(2, 33, 513), (33, 2, 520)",
     "(2, 33, 700), (16, 40, 1100), (40, 2, 513), (20, 40, 1700), (33, 70, 512), (70, 66, 3000)",
 )
-
-
-@pytest.mark.parametrize("shapes", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
-def test_the_interpreter_multiplies_exactly_as_the_cpu_does(shapes):
-    made = subprocess.run(
-        [sys.executable, "-c", LAUNCHED + EXACT, shapes],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.stdout.strip().endswith("the same"), made.stderr
 
 
 ATTENTION = """
@@ -493,12 +484,12 @@ def compared(heads, shared, queries, keys, size, causal):
     pairs = zip((out, logs, *found), (want[0].bfloat16(), want[1], *wanted))
     return [same(a, b) for a, b in pairs]
 
-for case in eval(sys.argv[1]):
+for case in eval(sys.argv[2]):
     for cuda_attention._scores in (cuda_attention.SCORES, 7 * case[3]):
         assert compared(*case) == [True] * 5, (case, compared(*case))
 cuda_exact._chunk = 8
 assert compared(2, 1, 9, 9, 16, True) != [True] * 5
-print("the same")
+print("attended")
 """
 
 #: Heads, those of keys, queries, keys, their size, and whether a query sees no later key.
@@ -509,14 +500,14 @@ HEADS = (
 )
 
 
-@pytest.mark.parametrize("cases", [HEADS[0], pytest.param(HEADS[1], marks=pytest.mark.slow)])
-def test_the_interpreter_attends_as_the_cpu_does(cases):
+@pytest.mark.parametrize("size", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_interpreter_multiplies_and_attends_exactly_as_the_cpu_does(size):
     made = subprocess.run(
-        [sys.executable, "-c", LAUNCHED + ATTENTION, cases],
+        [sys.executable, "-c", LAUNCHED + EXACT + ATTENTION, SHAPES[size], HEADS[size]],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert made.stdout.strip().endswith("the same"), made.stderr
+    assert made.stdout.split("\n") == ["multiplied", "attended", ""], made.stderr
 
 
 def test_an_unknown_unit_of_exact_products_is_refused(monkeypatch):
