@@ -65,14 +65,24 @@ WRITERS = {"swap.cpu.c_source._Body", "measure.rewrite.fusion.rows._Writer"}
 
 
 @cache
+def definitions():
+    """Return the file of every class and function of the package, with its definition."""
+    return [
+        (path, node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    ]
+
+
+@cache
 def classes():
     """Return module and name of every class of the package, with its definition."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found[f"{module}.{node.name}"] = node
+    for path, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+            found[f"{module}.{node.name}"] = node
     return found
 
 
@@ -159,10 +169,9 @@ def test_every_class_that_shows_itself_is_a_result():
 
 
 def test_no_function_has_a_name_of_other_protocols():
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                assert node.name not in {"to_json", "to_dict", "to_csv", "to_parquet"}, path
+    for path, node in definitions():
+        if isinstance(node, ast.FunctionDef):
+            assert node.name not in {"to_json", "to_dict", "to_csv", "to_parquet"}, path
 
 
 @pytest.mark.parametrize("kind", list(result_classes()), ids=lambda kind: kind.__name__)

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -36,9 +37,15 @@ def listed() -> dict[str, list[str]]:
     return found
 
 
-def sources() -> dict[Path, ast.Module]:
-    """Every module of the package, parsed."""
-    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+@cache
+def statements() -> list[tuple[Path, ast.ClassDef | ast.ImportFrom]]:
+    """Every class and every import of names in the package, with its file."""
+    return [
+        (path, node)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.ImportFrom)
+    ]
 
 
 @pytest.mark.parametrize("module", listed())
@@ -70,10 +77,9 @@ def test_every_error_is_public_and_lives_in_one_module():
     assert len(own) <= 50
     elsewhere = [
         f"{path.relative_to(ROOT)}: {node.name}"
-        for path, tree in sources().items()
+        for path, node in statements()
         if path.name != "errors.py"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
+        and isinstance(node, ast.ClassDef)
         and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & {*own, "UserWarning"}
         and not node.name.startswith("_")
     ]
@@ -105,8 +111,7 @@ def test_the_package_itself_imports_no_face():
     faces = {f"pytest_udftorch.{face}" for face in FACES if face}
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, tree in sources().items()
-        for node in ast.walk(tree)
+        for path, node in statements()
         if isinstance(node, ast.ImportFrom)
         and (
             node.module in faces
