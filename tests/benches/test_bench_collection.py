@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,15 +20,23 @@ def collected(*arguments):
     return [line for line in done.stdout.splitlines() if "::" in line and "SKIPPED" not in line]
 
 
-def test_the_folder_has_the_benches_alone_and_the_long_ones_are_asked_for():
-    usual = collected("benches/")
-    assert len(usual) > 90
-    assert {test.partition("::")[0].rpartition("/")[0] for test in usual} == {"benches/suites"}
+def usual():
+    tests = collected("benches/")
+    assert len(tests) > 90
+    return set(tests)
+
+
+def test_the_folder_has_the_benches_alone():
+    assert {test.partition("::")[0].rpartition("/")[0] for test in usual()} == {"benches/suites"}
+
+
+@pytest.mark.slow
+def test_the_long_ones_and_the_suites_of_others_are_asked_for():
     # The suite of torch's operators is run by its name.
     database = "benches/data/foreign/torch/test_database.py"
     found = collected("benches/suites", database, "-m", "slow or not slow")
     foreign = {test for test in found if test.startswith(database)}
     assert len(foreign) > 1000, "the control"
     every = set(found) - foreign
-    assert set(usual) < every
+    assert usual() < every
     assert len(every) < 300

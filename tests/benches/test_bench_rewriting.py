@@ -175,6 +175,7 @@ def test_an_example_of_a_paper_is_found_and_shown(tmp_path):
     assert "the same graph" in table
 
 
+@pytest.mark.slow
 def test_the_funnel_is_counted_for_each_family(tmp_path, monkeypatch):
     monkeypatch.setattr(taso_funnel, "FAMILIES", FAMILIES[-1:])
     path, rules = tmp_path / "funnel.json", tmp_path / "rules.txt"

@@ -231,6 +231,7 @@ def test_the_page_is_made_of_the_figures(figures, tmp_path):
     assert {"command", "environment"} <= set(stored.load(path))
 
 
+@pytest.mark.slow
 def test_an_observed_run_that_differs_is_refused(few, monkeypatch):
     real = demo_lenet.observed
     monkeypatch.setattr(

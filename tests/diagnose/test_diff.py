@@ -535,7 +535,9 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def two_models(tmp_path, monkeypatch):
+    """The folder becomes one with two models and two scripts that differ in an argument."""
     monkeypatch.chdir(tmp_path)
     text = "import torch\ndef make(): return torch.nn.GELU({}).eval(), torch.linspace(-3, 3, 64)\n"
     for name, argument in (("a", ""), ("b", "approximate='tanh'")):
@@ -543,6 +545,18 @@ def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, monkey
         (tmp_path / f"{name}_script.py").write_text(
             f"{text.format(argument)}import sys\nmodel, x = make()\nmodel(x * float(sys.argv[1]))\n"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_models")
+def test_a_side_in_a_process_of_its_own_gets_what_that_side_runs(capsys):
+    sides = ["a.py:make", "b.py:make", "--b", "capability=avx2"]
+    assert cli.main(["diff", *sides]) == cli.FAILED
+    assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("two_models")
+def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, capsys):
     assert cli.main(["diff", "a.py:make", "b.py:make", "--store", "found.json"]) == cli.FAILED
     out = capsys.readouterr().out
     named = "Other arguments of aten::gelu in GELU (approximate='none' for a.py:make, 'tanh' for"
@@ -552,10 +566,6 @@ def test_two_models_and_two_scripts_are_compared_by_one_command(tmp_path, monkey
     assert document["verdict"] == out.partition("\n")[0]
     assert cli.main(["diff", "a.py:make", "a.py:make", "--b", "threads=1"]) == 0, "the control"
     assert cli.main(["diff", "a_script.py", "b_script.py", "--", "0.5"]) == cli.FAILED
-    assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
-    # A side in a process of its own gets what that side runs.
-    elsewhere = ["--b", "capability=avx2"]
-    assert cli.main(["diff", "a.py:make", "b.py:make", *elsewhere]) == cli.FAILED
     assert "Other arguments of aten::gelu in GELU" in capsys.readouterr().out
 
 

@@ -132,6 +132,7 @@ def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_number_formats_are_a_ladder_by_rank():
     ladder = ("corem", "format-half", "format-bfloat16", "format-e5m2")
     found = cheapest_libraries(metric, within=0.5, ladder=ladder, cost="rank", functions=("tanh",))

@@ -211,13 +211,10 @@ if importlib.util.find_spec("z3") is not None:
     REWRITING += ["udf_taso"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "lured"),
-    [
-        (["eager", "udf_fusion"], True),
-        pytest.param(REWRITING, True, marks=pytest.mark.slow),
-        pytest.param(REWRITING, False, marks=pytest.mark.slow),
-    ],
+    [(["eager", "udf_fusion"], True), (REWRITING, True), (REWRITING, False)],
 )
 def test_plans_with_rewriting_executors_are_no_slower_than_the_best_uniform_one(
     model, x, names, lured, nothing_hopeless

@@ -157,6 +157,7 @@ def test_a_proof_does_not_depend_on_those_before_it_and_ends():
         assert not prover.proves(*endless)
 
 
+@pytest.mark.slow
 def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
     candidates = [(term(left), parse(right)) for left, right in PAIRS]
     journal = tmp_path / "proofs.journal"

@@ -44,6 +44,7 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ranks_share_a_folder_and_are_added_up(suite):
     suite.write(test_ranks=TRAINING)
     done = torchrun(suite.path, "--udf-lib=corem", "--udf-profile", "--udf-profile-out=out")

@@ -160,6 +160,7 @@ def wheel(folder, name, version, *needs):
         archive.writestr(f"{home}/RECORD", "".join(f"{path},,\n" for path in texts))
 
 
+@pytest.mark.slow
 def test_the_tests_replace_nothing_that_the_demo_installed(tmp_path):
     """vision 2 is for alpha 2: alone, alpha would be 3, and vision would replace it later."""
     links = tmp_path / "links"

@@ -154,6 +154,7 @@ def test_vml_lacks_what_torch_does_not_call():
     assert 0 < missing < len(FUNCTIONS) - 4
 
 
+@pytest.mark.slow
 def test_all_functions_in_16_bits_are_those_of_one_argument(tmp_path, capsys):
     (tmp_path / "udf.toml").write_text(
         '[library]\nname = "two"\nversion = "1"\n[functions.exp.float32]\n'

@@ -357,6 +357,7 @@ def test_the_bits_are_those_of_the_reference():
     assert count > 500
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512", reason="there is no higher level than AVX2"
 )

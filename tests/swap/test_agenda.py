@@ -329,6 +329,7 @@ def test_marked():
 """
 
 
+@pytest.mark.slow
 def test_a_library_that_a_marker_chooses_is_named_while_it_is_compiled(pytester, tmp_path):
     """The lines come through although pytest captures what tests write."""
     library = tmp_path / "mine"

@@ -132,6 +132,7 @@ def test_composed_operators_have_the_bits_of_the_eager_kernels():
         torch.testing.assert_close(compiled(x.double()), composed(x.double()))
 
 
+@pytest.mark.slow
 def test_a_frozen_model_computes_its_activation_by_the_session():
     """Inductor gives the product of a frozen model to oneDNN, with the activation behind it."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh()).eval()

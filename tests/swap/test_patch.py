@@ -64,6 +64,7 @@ def run(command, **environment) -> subprocess.CompletedProcess[str]:
 # Using -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_python_process_with_only_a_path_set_computes_with_the_library(made):
     done = run([sys.executable, HERE / "patch_probe.py"], PYTHONPATH=str(made[0]))
     assert done.returncode == 0, done.stderr.decode()

@@ -58,7 +58,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize(
-    "methods", [("fork", "spawn"), pytest.param(("forkserver",), marks=pytest.mark.slow)]
+    "methods", [("fork",), pytest.param(("spawn", "forkserver"), marks=pytest.mark.slow)]
 )
 def test_every_process_of_a_program_opens_the_session(folder, methods):
     arguments = ["-m", "--udf-lib", *methods]
