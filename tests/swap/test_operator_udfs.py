@@ -2,6 +2,7 @@
 """UDFs at operator level: registered for a session, checked, profiled, and gone afterwards."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -565,6 +566,26 @@ def test_recursion_is_found_in_a_run():
         with pytest.raises(OperatorError, match=r"pytest_udftorch\.stock"):
             torch.log(X)
         assert torch.equal(torch.log(X[:9]), X[:9] + 1)
+
+
+def test_a_signals_handler_may_call_what_it_interrupts():
+    found = []
+
+    @operator_udf("aten::log")
+    def log(self):
+        if not found:
+            found.append(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return self + 1
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: found.append(torch.log(X)))
+    try:
+        with patched(log):
+            found.clear()  # the canary has called it
+            assert torch.equal(torch.log(X[:9]), X[:9] + 1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert torch.equal(found[1], X + 1)
 
 
 def test_operators_that_are_not_pointwise_are_only_reached_on_entry():

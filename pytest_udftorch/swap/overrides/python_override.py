@@ -22,6 +22,9 @@ _LISTS: Final = (list, tuple)
 #: So many layouts of results are kept for each override.
 _LIKES: Final = 256
 
+#: So deep a UDF may be inside of itself: a signal's handler may call what it interrupts.
+_DEEP: Final = 8
+
 
 def stock(*args: Any, **kwargs: Any) -> Any:
     """Call the stock kernel of the operator whose UDF is running, with the UDF's arguments.
@@ -127,17 +130,17 @@ class PythonOverride:
         """Tell whether a call goes to the stock kernel; refuse a recursion."""
         if self._dtypes and not self._known((*args, *kwargs.values())):
             return True
-        for frame in thread.frames:
-            if frame.override.function is self.function:
-                if frame.stock:
-                    return True
-                thread.recursions += 1
-                raise OperatorError(
-                    f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, which "
-                    "it replaces itself, so it would recurse without end. Call the stock kernel "
-                    "with pytest_udftorch.stock(...), or write the UDF without this operator."
-                )
-        return False
+        own = [f for f in thread.frames if f.override.function is self.function]
+        if own and own[-1].stock:
+            return True
+        if len(own) < _DEEP:
+            return False
+        thread.recursions += 1
+        raise OperatorError(
+            f"The UDF of {own[-1].override.spec.operator} called {self.spec.operator}, which it "
+            "replaces itself, so it would recurse without end. Call the stock kernel with "
+            "pytest_udftorch.stock(...), or write the UDF without this operator."
+        )
 
     def _known(self, values: Sequence[Any]) -> bool:
         """Tell whether all tensors have a dtype of the UDF."""
