@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 
 import numpy as np
 import pytest
@@ -263,6 +264,39 @@ def test_torchs_own_errors_come_first_and_empty_tensors_are_inside():
         random(9).as_strided_((2,), (1,)).unsqueeze_(0).t_()
         assert random(9).argmax() + 2 * torch.arange(3).sum() >= 0
     assert not found.operators
+
+
+WRITES = {
+    "index_put_": lambda x, i, v: x.index_put_((i,), v),
+    "index_put": lambda x, i, v: torch.index_put(x[None], (torch.tensor(0), i), v),
+    "index_copy_": lambda x, i, v: x.index_copy_(0, i, v),
+    "index_copy": lambda x, i, v: x.expand(2, 4).index_copy(1, i, v.expand(2, 3)),
+    "scatter_": lambda x, i, v: x.scatter_(0, i, v),
+    "scatter": lambda x, i, v: x.expand(2, 4).scatter(1, i[None], v.expand(3, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("name", WRITES)
+def test_different_numbers_for_one_place_are_outside(name, dtype):
+    twice, once = torch.tensor([0, 2, 2]), torch.tensor([3, 0, 1])
+    for index, values, meet in [
+        (twice, [1, 2, 3], True), (twice, [1, 2, 2], False), (once, [1, 2, 3], False),
+    ]:  # fmt: skip
+        with within_contract() as found:
+            WRITES[name](torch.zeros(4, dtype=dtype), index, torch.tensor(values, dtype=dtype))
+        named = [operator.removesuffix(".src") for operator in found.operators]
+        assert named == [f"aten::{name}"] * meet
+        assert all("which one stays" in why for why in found.operators.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "meet"), [([0.0, -0.0], True), ([math.nan, 1.0], True), ([math.nan] * 2, False)]
+)
+def test_numbers_that_meet_are_compared_by_their_bits(values, meet):
+    with within_contract() as found:
+        torch.zeros(2).index_copy_(0, torch.tensor([1, 1]), torch.tensor(values))
+    assert bool(found.operators) == meet
 
 
 def test_overloads_with_out_are_inside_only_where_the_contract_has_them():

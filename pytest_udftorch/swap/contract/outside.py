@@ -19,7 +19,7 @@ from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import Call, watching_eagerly
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.base.source_line import source_line
-from pytest_udftorch.base.tensor_contents import kind
+from pytest_udftorch.base.tensor_contents import is_plain, kind
 from pytest_udftorch.errors import OutsideContractError
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.operators.overload import arguments_of, is_view, name_of
@@ -301,6 +301,37 @@ def _row(func: Any) -> Row | None:
 _OF_LIBRARY: Final = frozenset({Held.OWN, Held.NO})
 
 
+def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
+    """Tell whether a call wrote different numbers to one place, of which one stayed.
+
+    It reads back what was written: each number is there, unless another one took its place. While
+    a CUDA graph is captured nothing can be read.
+    """
+    import torch
+
+    arguments = arguments_of(func, *given)
+    values: Any = arguments.get({"index_select": "source", "gather": "src"}.get(read_by, "values"))
+    if arguments.get("accumulate") or not is_plain(values) or not is_plain(result):
+        return False
+    if result.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    aten = torch.ops.aten
+    if read_by == "index":
+        found = aten.index(result, arguments["indices"])
+    else:
+        index = arguments["index"]
+        found = getattr(aten, read_by)(result, arguments["dim"], index)
+        if read_by == "gather":
+            values = values[tuple(map(slice, index.shape))]
+    values = values.expand_as(found)
+    if found.is_complex():
+        found, values = torch.view_as_real(found), torch.view_as_real(values)
+    same = found == values
+    if found.is_floating_point():
+        same = same & (found.signbit() == values.signbit()) | found.isnan() & values.isnan()
+    return not bool(same.all())
+
+
 def reason(func: Any, given: Any, result: Any) -> str | None:
     """Return why a call is outside of the contract; nothing for one that is inside.
 
@@ -309,12 +340,14 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
         given: its arguments, after the call.
         result: what it returned.
     """
+    row = _row(func)
+    if row is not None and row.read_by and _meet(func, given, result, row.read_by):
+        return "it wrote different numbers to one place, and torch does not say which one stays"
     schema = compat.overload_schema(func)
     wrote = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
     made = _inexact((given, result) if wrote else result)
     if not any(t.numel() for t in made):
         return None  # integers and truth values are exact
-    row = _row(func)
     floats = [*_inexact(given), *made]
     devices = {t.device.type for t in floats} - {"cpu"}
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}

@@ -134,7 +134,7 @@ def index_put_(
     import torch
 
     if not accumulate:
-        # It adds nothing; which of two values for one place stays, torch does not say.
+        # It adds nothing. Two values for one place are outside: ``outside`` finds them.
         return unwatched(self, indices, values, accumulate, unsafe)
     if not _ours(self) or values.dtype is not self.dtype:
         return stock(self, indices, values, accumulate, unsafe)

@@ -48,7 +48,7 @@ _MOVED: Final = (
     moves("gather"),
     moves("im2col"),
     moves("index"),
-    moves("index_copy"),
+    moves("index_copy", read_by="index_select"),
     moves("index_fill"),
     moves("index_select"),
     moves("lift"),
@@ -95,7 +95,7 @@ _MOVED: Final = (
     moves("view_copy"),
     moves("_to_copy", rounds_if="casts", roundings=1),
     moves("copy", rounds_if="casts", roundings=1, overwrites=True),
-    moves("scatter", rounds_if="reduce"),
+    moves("scatter", rounds_if="reduce", read_by="gather"),
     moves("_local_scalar_dense"),
     row("item", Kind.MOVES, exact=True),
 )

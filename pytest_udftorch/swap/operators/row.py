@@ -263,6 +263,8 @@ class Row:
         values: whether its results say anything about numbers: no memory that nobody wrote.
         resizes: whether it gives the tensor that it gets other memory.
         overwrites: whether the argument that it writes has no say in what is written.
+        read_by: the operator that reads the places that it writes, if several numbers may be
+            written to one of them. Torch does not say which of them stays.
         workspace: position of the result that is memory for its gradient, partly unwritten.
         writes_statistics: whether it writes arguments of which its schema does not say so.
         contract: how it is inside of the contract of ``repro``.
@@ -310,6 +312,7 @@ class Row:
     values: bool = True
     resizes: bool = False
     overwrites: bool = False
+    read_by: str = ""
     workspace: int | None = None
     writes_statistics: bool = False
     contract: Contract = OUTSIDE
