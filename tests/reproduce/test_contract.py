@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spoiled import SPOILED
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
 from pytest_udftorch.reproduce import assert_batch_invariant, summation_tree
 from pytest_udftorch.swap.contract.native import contract, take
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from tests.reproduce.spoiled import SPOILED
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce" / "contract.md"
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]

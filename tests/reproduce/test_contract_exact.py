@@ -10,10 +10,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from spoiled import SPOILED
 
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from tests.reproduce.spoiled import SPOILED
 
 CHUNK, BROKEN = 512, 1 << 20
 LEVELS = ["baseline", "avx2"] + ["avx512"] * (resolve_cpu_level(None) == "avx512")

@@ -13,7 +13,6 @@ import zlib
 
 import pytest
 import torch
-from spoiled import SPOILED
 from torch import nn
 
 from pytest_udftorch import patched
@@ -23,6 +22,7 @@ from pytest_udftorch.swap.cpu import direct
 from pytest_udftorch.swap.cpu.loops import called
 from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from tests.reproduce.spoiled import SPOILED
 
 aten = torch.ops.aten
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from spoiled import SPOILED
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,6 +14,7 @@ from pytest_udftorch import patched
 from pytest_udftorch.diagnose import first_difference, record_run
 from pytest_udftorch.swap.contract import native
 from pytest_udftorch.swap.contract.native import contract
+from tests.reproduce.spoiled import SPOILED
 
 
 @pytest.fixture

@@ -299,6 +299,27 @@ def test_numbers_that_meet_are_compared_by_their_bits(values, meet):
     assert bool(found.operators) == meet
 
 
+COMPARED = {
+    "aten::max": torch.max, "aten::min": torch.min, "aten::aminmax": torch.aminmax,
+    "aten::maximum": lambda x: torch.maximum(x, x.flip(0)),
+    "aten::minimum": lambda x: torch.minimum(x, x.flip(0)),
+    "aten::fmax": lambda x: torch.fmax(x, x.flip(0)),
+    "aten::fmin": lambda x: torch.fmin(x, x.flip(0)),
+    "aten::clamp.Tensor": lambda x: torch.clamp(x, min=x.flip(0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_zeros_of_both_signs_that_are_compared_are_outside(name):
+    for x, meet in [([0.0, -0.0], True), ([0.0, 0.0], False), ([-0.0, -0.0], False)]:
+        with within_contract() as found:
+            COMPARED[name](torch.tensor(x))
+        assert list(found.operators) == [name] * meet
+        assert all("zeros of both signs" in why for why in found.operators.values())
+    with within_contract(strict=True):  # others are kept, and no two zeros are at one place
+        COMPARED[name](torch.tensor([-3.0, 0.0, 1.0, -0.0, 2.0, 4.0]))
+
+
 def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
     a, b, to = random(8, 9), random(9, 8), torch.empty(8, 8)
     with patched("repro"), within_contract() as found:

@@ -9,12 +9,12 @@ import math
 import numpy
 import pytest
 import torch
-from spoiled import SPOILED
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.cpu.operators import cpu_operators
+from tests.reproduce.spoiled import SPOILED
 
 LENGTHS = [1, 2, 16, 100, 257, 1000, 4097]
 ROWS = 5

@@ -11,7 +11,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from spoiled import SPOILED
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,6 +22,7 @@ from pytest_udftorch.swap.contract.kernels import kernels
 from pytest_udftorch.swap.contract.native import contract, take
 from pytest_udftorch.swap.library.description import find_library
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
+from tests.reproduce.spoiled import SPOILED
 from tests.reproduce.test_contract_operators import random, results
 from tests.reproduce.test_contract_outside import CALLS, digest
 

@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from spoiled import SPOILED
 
 from pytest_udftorch.swap.contract.native import contract
+from tests.reproduce.spoiled import SPOILED
 from tests.reproduce.test_contract_exact import BUILDS, CHUNK, LEVELS, made, same
 
 #: The largest integer of two digits, and the least exponent of a unit.

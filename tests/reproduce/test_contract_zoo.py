@@ -7,12 +7,12 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from spoiled import SPOILED
 
 from benches import stored
 from benches.experiments import contract_operators as bench
 from pytest_udftorch.swap.contract import native
 from pytest_udftorch.swap.contract.native import contract
+from tests.reproduce.spoiled import SPOILED
 
 STORED = stored.load(stored.RESULTS / "contract_operators.json")
 MODELS = {(m["origin"], m["model"]): m for m in STORED["models"]}

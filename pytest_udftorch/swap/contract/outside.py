@@ -332,6 +332,25 @@ def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
     return not bool(same.all())
 
 
+def _zeros_meet(given: Any, result: Any, compares: str) -> bool:
+    """Tell whether a call that keeps the largest or smallest number had zeros of both signs."""
+    import torch
+
+    floats = [t for t in _inexact(given) if is_plain(t)]
+    if not floats or (floats[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    first, *others = floats
+    zero = first == 0
+    if compares == "pairs":
+        return any(
+            bool((zero & (other == 0) & (first.signbit() != other.signbit())).any())
+            for other in others
+        )
+    negative = first.signbit()[zero]
+    kept = any(bool((t == 0).any()) for t in _inexact(result))
+    return kept and bool(negative.any()) and not bool(negative.all())
+
+
 def reason(func: Any, given: Any, result: Any) -> str | None:
     """Return why a call is outside of the contract; nothing for one that is inside.
 
@@ -348,6 +367,8 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     made = _inexact((given, result) if wrote else result)
     if not any(t.numel() for t in made):
         return None  # integers and truth values are exact
+    if row is not None and row.compares and _zeros_meet(given, result, row.compares):
+        return "it compared zeros of both signs, and torch does not say which one stays"
     floats = [*_inexact(given), *made]
     devices = {t.device.type for t in floats} - {"cpu"}
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
