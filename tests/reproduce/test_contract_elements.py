@@ -18,9 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from operator_samples import encodings
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
+from pytest_udftorch.reproduce import within_contract
 from pytest_udftorch.swap.contract.native import contract
 
 F32 = np.float32
@@ -427,3 +429,41 @@ def test_a_grad_scaler_skips_and_scales_fused_steps():
     with patched("repro"):
         assert stepped(math.inf) == [1.0] * 5
         assert stepped(0.0) == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+#: Quotients beyond float32, at places in whole vectors and behind the last one.
+X = torch.tensor([3.4e38, -3.4e38, 1.5, -7.25, math.inf, 5.0, -0.0, math.nan]).repeat(33)[:259]
+Y = torch.tensor([0.7, 1e-40, -1e-42, 2.0, 3.0, -math.inf, 2.0, 1.0, 0.0]).repeat(29)[:259]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+def test_remainders_are_exact_wherever_they_lie_in_a_vector(name, dtype):
+    call, x, y = getattr(torch, name), X.to(dtype), Y.to(dtype)
+    with np.errstate(invalid="ignore"):
+        rest = torch.from_numpy(np.fmod(x.float().numpy(), y.float().numpy()))
+    if name == "remainder":
+        rest = torch.where((rest != 0) & ((y < 0) != (rest < 0)), rest + y.float(), rest)
+    want = encodings(rest.to(dtype))
+
+    def in_place(x, y):
+        return getattr(x, f"{name}_")(y)
+
+    with patched("repro"):
+        assert encodings(call(x, y)) == want
+        assert encodings(in_place(x.clone(), y)) == want
+        out = x.clone()
+        assert call(out, y, out=out) is out
+        assert encodings(out) == want
+        ones = [call(a, b) for a, b in zip(x.split(1), y.split(1), strict=True)]
+        assert encodings(torch.cat(ones)) == want
+        assert encodings(call(x, 1e-40)) == encodings(call(x, torch.full_like(x, 1e-40)))
+        with within_contract(strict=True):
+            call(x, y)
+        assert call(torch.arange(5), 3).dtype == torch.int64
+        assert call(torch.ones(0), 2.0).shape == (0,)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            in_place(torch.arange(259), y)
+    # The control: stock has NaN in whole vectors.
+    if dtype is not torch.float16:
+        assert encodings(call(x, y)) != want

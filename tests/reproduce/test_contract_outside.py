@@ -66,7 +66,6 @@ CALLS = {
     "elu": lambda x, g: F.elu(x),
     "elu_backward": lambda x, g: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
     "erfinv": lambda x, g: torch.erfinv(torch.tanh(x)),
-    "fmod": lambda x, g: torch.fmod(x, g),
     "gelu": lambda x, g: (F.gelu(x), F.gelu(x, approximate="tanh")),
     "gelu_backward": lambda x, g: (
         aten.gelu_backward(g, x), aten.gelu_backward(g, x, approximate="tanh")
@@ -109,7 +108,6 @@ CALLS = {
         LOSS, x[:, None], torch.zeros(len(x), dtype=torch.int64), None, 1, -100,
         torch.tensor(float(len(x)), dtype=x.dtype),
     ),
-    "remainder": lambda x, g: torch.remainder(x, g),
     "rsqrt": lambda x, g: torch.rsqrt(x.abs()),
     "rsub": lambda x, g: torch.rsub(x, g, alpha=0.3),
     "sigmoid": lambda x, g: torch.sigmoid(x),
@@ -306,6 +304,8 @@ COMPARED = {
     "aten::fmax": lambda x: torch.fmax(x, x.flip(0)),
     "aten::fmin": lambda x: torch.fmin(x, x.flip(0)),
     "aten::clamp.Tensor": lambda x: torch.clamp(x, min=x.flip(0)),
+    "aten::clamp_min.Tensor": lambda x: torch.clamp_min(x, x.flip(0)),
+    "aten::clamp_max.Tensor": lambda x: torch.clamp_max(x, x.flip(0)),
 }  # fmt: skip
 
 

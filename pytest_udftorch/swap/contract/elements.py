@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roots and powers of single elements, as docs/reproduce/contract.md says."""
+"""Roots, powers and remainders of single elements, as docs/reproduce/contract.md says."""
 
 from __future__ import annotations
 
@@ -47,6 +47,59 @@ def pow_scalar_(self: Any, exponent: Any) -> Any:
         contract()  # kernels in C++ take calls once one is chosen
         return stock(self, exponent)
     return self.copy_(pow_scalar(self, exponent))
+
+
+def fmod(self: Any, other: Any) -> Any:
+    """Return what a division toward zero leaves, which is exact."""
+    return _mended(stock(self, other), self, other, floor=False)
+
+
+def fmod_(self: Any, other: Any) -> Any:
+    """Replace elements by what a division toward zero leaves."""
+    x, y = self.clone(), other.clone()
+    return _mended(stock(self, other), x, y, floor=False)
+
+
+def fmod_out(self: Any, other: Any, *, out: Any) -> Any:
+    """Put what a division toward zero leaves into ``out``, which may be an argument."""
+    x, y = self.clone(), other.clone()
+    return _mended(stock(self, other, out=out), x, y, floor=False)
+
+
+def remainder(self: Any, other: Any) -> Any:
+    """Return what a division toward minus infinity leaves, which is rounded once."""
+    return _mended(stock(self, other), self, other, floor=True)
+
+
+def remainder_(self: Any, other: Any) -> Any:
+    """Replace elements by what a division toward minus infinity leaves."""
+    x, y = self.clone(), other.clone()
+    return _mended(stock(self, other), x, y, floor=True)
+
+
+def remainder_out(self: Any, other: Any, *, out: Any) -> Any:
+    """Put what a division toward minus infinity leaves into ``out``, which may be an argument."""
+    x, y = self.clone(), other.clone()
+    return _mended(stock(self, other, out=out), x, y, floor=True)
+
+
+def _mended(found: Any, self: Any, other: Any, *, floor: bool) -> Any:
+    """Put right what stock finds where a quotient is beyond float32.
+
+    It gives NaN in whole vectors, and the rest for the elements behind the last one. In float64
+    no such quotient is too large.
+    """
+    import torch
+
+    kind = torch.result_type(self, other)
+    ours = kind in (torch.float32, torch.bfloat16, torch.float16)
+    if not ours or not found.numel() or not bool(found.amax().isnan()):
+        return found
+    x, y = self.to(kind), other.to(kind).float()
+    rest = torch.fmod(x.double(), y.double()).float()
+    if floor:
+        rest = rest.add(y).where((rest != 0) & ((y < 0) != (rest < 0)), rest)
+    return found.copy_(rest)
 
 
 def arange_(start: Any, end: Any, step: Any = 1, *, out: Any) -> Any:

@@ -36,6 +36,9 @@ from pytest_udftorch.swap.operators.row import (
 
 _MAPS: Final = Kind.MAPS
 
+#: The contract's own on the CPU; torch's kernels for GPUs are exact.
+_EXACT_ON_CPUS: Final = Contract(Held.OWN, Held.OWN, Held.TRIED, Held.TRIED, every_overload=True)
+
 
 def _function(name: str, *, foreach: bool = True, **facts: Any) -> Row:
     """Return the row of a function of one argument whose operator has the same name."""
@@ -260,8 +263,8 @@ _ARITHMETIC: Final = (
     row("lerp", _MAPS, roundings=2, contract=TRIED,
         uncompiled="lerp.Scalar lerp.Tensor _foreach_lerp.List _foreach_lerp.Scalar "
         "_foreach_lerp.ScalarList"),
-    row("fmod", _MAPS, contract=TRIED),
-    row("remainder", _MAPS, contract=TRIED,
+    row("fmod", _MAPS, contract=_EXACT_ON_CPUS, uncompiled="fmod.Scalar fmod.Tensor"),
+    row("remainder", _MAPS, contract=_EXACT_ON_CPUS,
         uncompiled="remainder.Scalar remainder.Scalar_Tensor remainder.Tensor"),
     row("linspace", Kind.MAKES, contract=TRIED, uncompiled="linspace"),
 )  # fmt: skip
