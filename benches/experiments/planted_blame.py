@@ -87,6 +87,11 @@ def _sites(model: Any, inputs: Any) -> tuple[list[Any], list[str]]:
     return sorted(set(alone)), sorted(n for n in leaves if not inside[n])
 
 
+def _place(unit: Any) -> list[str]:
+    """Return function, layer and operator of a unit."""
+    return [unit.function, unit.layer, unit.operator]
+
+
 def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
     """Blame one layer of a model; None if no layer is fit."""
     import torch
@@ -110,8 +115,8 @@ def blame_row(name: str, draw: random.Random) -> dict[str, Any] | None:
             raise
         seconds = time.perf_counter() - begin
         return {
-            "model": name, "planted": list(site),
-            "named": [[u.function, u.layer, u.operator] for u in found.blamed],
+            "model": name, "planted": _place(site),
+            "named": [_place(unit) for unit in found.blamed],
             "right": found.blamed == (site,), "proved": found.proved, "units": found.units,
             "trials": found.trials, "seconds": round(seconds, 2),
             "control": _refused(model, inputs, innocent, draw),
