@@ -49,6 +49,8 @@ def write(path: Path, document: dict[str, Any]) -> None:
             everything = Path(folder, name)
             everything.parent.mkdir(parents=True, exist_ok=True)
             _write(everything, document)
+        # As it will be read: a tuple of today is a list then, and is summarised as one.
+        document = json.loads(json.dumps(document))
         document = summarised(name.with_suffix("").as_posix(), document)
         document = {key: tables.packed(part) for key, part in document.items()}
     _write(path, document)

@@ -158,6 +158,16 @@ def test_what_is_packed_is_unpacked(value):
     assert tables.compact(tables.unpacked(tables.packed(value))) == tables.compact(value)
 
 
+def test_tuples_are_summarised_as_the_lists_that_they_become(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
+    rows = tuple({"n": n, "share": n + 1 / 3} for n in range(5))
+    for name, kind in (("tuple", tuple), ("list", list)):
+        stored.write(tmp_path / f"{name}.json", {"command": "c", "rows": kind(rows)})
+    texts = [(tmp_path / f"{name}.json").read_text() for name in ("tuple", "list")]
+    assert texts[0] == texts[1]
+    assert '"table"' in texts[0]
+
+
 def test_an_object_that_would_be_read_as_a_table_is_refused():
     with pytest.raises(ValueError, match=r"\['table', 'rows'\] would be read as a table"):
         tables.packed({"a": [{"table": 1, "rows": []}]})
