@@ -404,7 +404,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("search", ["backtracking", "egraph"])
-def test_both_searches_merge_branches(search):
+def test_both_searches_merge_branches(search, cheap):
     if search == "egraph":
         pytest.importorskip("egglog", reason="egglog is not installed")
     torch.manual_seed(0)
