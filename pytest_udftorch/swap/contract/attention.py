@@ -20,6 +20,7 @@ from typing import Any, Final
 from pytest_udftorch.swap.contract import cuda_attention
 from pytest_udftorch.swap.contract.layouts import spreads
 from pytest_udftorch.swap.contract.native import contract
+from pytest_udftorch.swap.contract.outside import captures
 from pytest_udftorch.swap.contract.outside import declined as stock
 from pytest_udftorch.swap.contract.sums import over
 from pytest_udftorch.swap.overrides.python_override import stock as unwatched
@@ -112,7 +113,7 @@ def _first(seen: Any) -> Any:
     if seen is None:
         return None
     first = seen.to(torch.uint8).argmax(-1)
-    return first if _captures(seen) or bool(first.any()) else None
+    return first if captures(seen) or bool(first.any()) else None
 
 
 def _first_queries(seen: Any, first: Any) -> Any:
@@ -126,13 +127,6 @@ def _first_queries(seen: Any, first: Any) -> Any:
     if first is None or seen.shape[-2] != seen.shape[-1]:
         return None
     return torch.minimum(first, seen.mT.to(torch.uint8).argmax(-1))
-
-
-def _captures(x: Any) -> bool:
-    """Tell whether a CUDA graph is being captured, so that no number can be asked for."""
-    import torch
-
-    return bool(x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _from_first(rows: Any, first: Any) -> Any:
@@ -156,7 +150,7 @@ def _product_from(a: Any, b: Any, first: Any) -> Any:
     """
     if first is None:
         return _product(a, b)
-    if a.shape[-2] <= _FEW or _captures(a):
+    if a.shape[-2] <= _FEW or captures(a):
         return _products_of_rows(a, b, first)
     flat_a, flat_b = a.flatten(0, 1), b.flatten(0, 1)
     flat_first = first.flatten(0, 1)

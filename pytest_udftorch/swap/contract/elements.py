@@ -56,14 +56,12 @@ def fmod(self: Any, other: Any) -> Any:
 
 def fmod_(self: Any, other: Any) -> Any:
     """Replace elements by what a division toward zero leaves."""
-    x, y = self.clone(), other.clone()
-    return _mended(stock(self, other), x, y, floor=False)
+    return _overwritten(self, other, floor=False)
 
 
 def fmod_out(self: Any, other: Any, *, out: Any) -> Any:
     """Put what a division toward zero leaves into ``out``, which may be an argument."""
-    x, y = self.clone(), other.clone()
-    return _mended(stock(self, other, out=out), x, y, floor=False)
+    return _overwritten(self, other, floor=False, out=out)
 
 
 def remainder(self: Any, other: Any) -> Any:
@@ -73,14 +71,18 @@ def remainder(self: Any, other: Any) -> Any:
 
 def remainder_(self: Any, other: Any) -> Any:
     """Replace elements by what a division toward minus infinity leaves."""
-    x, y = self.clone(), other.clone()
-    return _mended(stock(self, other), x, y, floor=True)
+    return _overwritten(self, other, floor=True)
 
 
 def remainder_out(self: Any, other: Any, *, out: Any) -> Any:
     """Put what a division toward minus infinity leaves into ``out``, which may be an argument."""
+    return _overwritten(self, other, floor=True, out=out)
+
+
+def _overwritten(self: Any, other: Any, *, floor: bool, **out: Any) -> Any:
+    """Call the stock kernel of a form that may write an argument, and put right what it finds."""
     x, y = self.clone(), other.clone()
-    return _mended(stock(self, other, out=out), x, y, floor=True)
+    return _mended(stock(self, other, **out), x, y, floor=floor)
 
 
 def _mended(found: Any, self: Any, other: Any, *, floor: bool) -> Any:

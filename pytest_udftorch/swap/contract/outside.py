@@ -301,6 +301,13 @@ def _row(func: Any) -> Row | None:
 _OF_LIBRARY: Final = frozenset({Held.OWN, Held.NO})
 
 
+def captures(x: Any) -> bool:
+    """Tell whether a CUDA graph is being captured, so that no number can be asked for."""
+    import torch
+
+    return bool(x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
     """Tell whether a call wrote different numbers to one place, of which one stayed.
 
@@ -313,7 +320,7 @@ def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
     values: Any = arguments.get({"index_select": "source", "gather": "src"}.get(read_by, "values"))
     if arguments.get("accumulate") or not is_plain(values) or not is_plain(result):
         return False
-    if result.is_cuda and torch.cuda.is_current_stream_capturing():
+    if captures(result):
         return False
     aten = torch.ops.aten
     if read_by == "index":
@@ -334,10 +341,8 @@ def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
 
 def _zeros_meet(given: Any, result: Any, compares: str) -> bool:
     """Tell whether a call that keeps the largest or smallest number had zeros of both signs."""
-    import torch
-
     floats = [t for t in _inexact(given) if is_plain(t)]
-    if not floats or (floats[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not floats or captures(floats[0]):
         return False
     first, *others = floats
     zero = first == 0
