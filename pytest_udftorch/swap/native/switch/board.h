@@ -197,7 +197,7 @@ private:
 } // namespace
 
 /// A call with a stack stays one. Torch's own form of this takes each stack
-/// apart, which is more than half of what would be compiled.
+/// apart, in code that takes long to compile.
 template <class Type, bool AllowLegacyTypes>
 struct c10::impl::make_boxed_from_unboxed_functor<Switch<Type>,
                                                   AllowLegacyTypes>

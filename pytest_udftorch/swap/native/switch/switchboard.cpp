@@ -33,7 +33,7 @@ KernelFunction typed(const Board &B,
                      std::optional<c10::impl::CppSignature> &Signature) {
   Signature = c10::impl::CppSignature::make<Type>();
   return KernelFunction::makeFromUnboxedFunctor<false, Switch<Type>>(
-      std::unique_ptr<c10::OperatorKernel>(new Switch<Type>(B)));
+      std::make_unique<Switch<Type>>(B));
 }
 
 /// Overload -> what makes its board. boards.h has them.
