@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from counts import META, Recorder, net
+from package_nodes import PACKAGE, nodes
 from torch import nn
 
-import pytest_udftorch
 from pytest_udftorch import patched, prove
 from pytest_udftorch.base.result import Result
 from pytest_udftorch.diagnose.blame.result import Blame, Cause
@@ -58,28 +58,16 @@ from pytest_udftorch.watch.compare.change import compare
 from pytest_udftorch.watch.compare.figures import Figures
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(pytest_udftorch.__file__).parent
 
 #: Classes whose ``text()`` is a program.
 WRITERS = {"swap.cpu.c_source._Body", "measure.rewrite.fusion.rows._Writer"}
 
 
 @cache
-def definitions():
-    """Return the file of every class and function of the package, with its definition."""
-    return [
-        (path, node)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    ]
-
-
-@cache
 def classes():
     """Return module and name of every class of the package, with its definition."""
     found = {}
-    for path, node in definitions():
+    for path, node in nodes():
         if isinstance(node, ast.ClassDef):
             module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
             found[f"{module}.{node.name}"] = node
@@ -169,7 +157,7 @@ def test_every_class_that_shows_itself_is_a_result():
 
 
 def test_no_function_has_a_name_of_other_protocols():
-    for path, node in definitions():
+    for path, node in nodes():
         if isinstance(node, ast.FunctionDef):
             assert node.name not in {"to_json", "to_dict", "to_csv", "to_parquet"}, path
 

@@ -7,11 +7,11 @@ import ast
 import re
 import subprocess
 import sys
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from package_nodes import nodes
 
 import pytest_udftorch
 from pytest_udftorch import errors
@@ -35,17 +35,6 @@ def listed() -> dict[str, list[str]]:
         found[module] = re.findall(r"^\| `(\w+)` \| [^|]+ \|$", section, re.M)
         assert len(found[module]) == section.count("\n|") - 2, f"{module}: a row is not a name"
     return found
-
-
-@cache
-def statements() -> list[tuple[Path, ast.ClassDef | ast.ImportFrom]]:
-    """Every class and every import of names in the package, with its file."""
-    return [
-        (path, node)
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef | ast.ImportFrom)
-    ]
 
 
 @pytest.mark.parametrize("module", listed())
@@ -77,7 +66,7 @@ def test_every_error_is_public_and_lives_in_one_module():
     assert len(own) <= 50
     elsewhere = [
         f"{path.relative_to(ROOT)}: {node.name}"
-        for path, node in statements()
+        for path, node in nodes()
         if path.name != "errors.py"
         and isinstance(node, ast.ClassDef)
         and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & {*own, "UserWarning"}
@@ -111,7 +100,7 @@ def test_the_package_itself_imports_no_face():
     faces = {f"pytest_udftorch.{face}" for face in FACES if face}
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, node in statements()
+        for path, node in nodes()
         if isinstance(node, ast.ImportFrom)
         and (
             node.module in faces

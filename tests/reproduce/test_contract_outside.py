@@ -66,6 +66,7 @@ CALLS = {
     "elu": lambda x, g: F.elu(x),
     "elu_backward": lambda x, g: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
     "erfinv": lambda x, g: torch.erfinv(torch.tanh(x)),
+    "fmod": lambda x, g: torch.fmod(x, g),
     "gelu": lambda x, g: (F.gelu(x), F.gelu(x, approximate="tanh")),
     "gelu_backward": lambda x, g: (
         aten.gelu_backward(g, x), aten.gelu_backward(g, x, approximate="tanh")
@@ -108,6 +109,7 @@ CALLS = {
         LOSS, x[:, None], torch.zeros(len(x), dtype=torch.int64), None, 1, -100,
         torch.tensor(float(len(x)), dtype=x.dtype),
     ),
+    "remainder": lambda x, g: torch.remainder(x, g),
     "rsqrt": lambda x, g: torch.rsqrt(x.abs()),
     "rsub": lambda x, g: torch.rsub(x, g, alpha=0.3),
     "sigmoid": lambda x, g: torch.sigmoid(x),
@@ -148,7 +150,8 @@ def tried(threads, calls=CALLS, sizes=(70_001,), shifts=(1,)):
 
 
 def test_the_operators_said_to_be_tried_are_those():
-    assert set(CALLS) == TRIED | {"smooth_l1_loss_backward"}
+    # Remainders are the contract's on the CPU, and tried on GPUs.
+    assert set(CALLS) == TRIED | {"smooth_l1_loss_backward", "fmod", "remainder"}
     for one, other in ((MOVES, TRIED), (MOVES, ROUNDED), (TRIED, COMPOSED), (ROUNDED, TRIED)):
         assert not one & other
 
