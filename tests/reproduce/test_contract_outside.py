@@ -300,6 +300,7 @@ def test_numbers_that_meet_are_compared_by_their_bits(values, meet):
     assert bool(found.operators) == meet
 
 
+ZEROS = torch.zeros(5, 7)
 COMPARED = {
     "aten::max": torch.max, "aten::min": torch.min, "aten::aminmax": torch.aminmax,
     "aten::maximum": lambda x: torch.maximum(x, x.flip(0)),
@@ -309,6 +310,11 @@ COMPARED = {
     "aten::clamp.Tensor": lambda x: torch.clamp(x, min=x.flip(0)),
     "aten::clamp_min.Tensor": lambda x: torch.clamp_min(x, x.flip(0)),
     "aten::clamp_max.Tensor": lambda x: torch.clamp_max(x, x.flip(0)),
+    "aten::clamp_.Tensor": lambda x: x.clone().clamp_(min=x.flip(0)),
+    "aten::maximum.out": lambda x: torch.maximum(x, x.flip(0), out=torch.zeros_like(x)),
+    "aten::_foreach_maximum.List": lambda x: torch._foreach_maximum([ZEROS, x], [ZEROS, x.flip(0)]),
+    "aten::_foreach_minimum_.List": lambda x: torch._foreach_minimum_([x.clone()], [x.flip(0)]),
+    "aten::_foreach_max": lambda x: torch._foreach_max([torch.ones(3), x]),
 }  # fmt: skip
 
 

@@ -187,9 +187,10 @@ def _judging(found: Outside) -> Call:
     """Return what judges each operator after its call."""
 
     def call(func: Any, args: Any, kwargs: Any) -> Any:
+        zeros = _zeros_meet(func, (args, kwargs))
         result = func(*args, **kwargs)
         name = str(func.name())
-        why = reason(func, (args, kwargs), result)
+        why = reason(func, (args, kwargs), result, zeros)
         if why is not None:
             found.note(name, why)
         return result
@@ -289,12 +290,16 @@ def _row(func: Any) -> Row | None:
         return None
     if Held.OWN in (row.contract.cpu, row.contract.cuda) and row.contract.cpu in _OF_LIBRARY:
         # The kernel of an overload with out= is torch's unless the library names the overload.
-        arguments = compat.overload_schema(func).arguments
-        out = any(a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments)
         named = row.contract.every_overload or func.name() in find_library(LIBRARY).names
-        if out and not named:
+        if _outs(func) and not named:
             return None
     return row
+
+
+def _outs(func: Any) -> set[str]:
+    """Return the names of the arguments that a call writes its results to."""
+    arguments = compat.overload_schema(func).arguments
+    return {a.name for a in arguments if a.kwarg_only and a.alias_info and a.alias_info.is_write}
 
 
 #: How an operator is inside on the CPU whose kernel is the library's, or that has none there.
@@ -339,9 +344,27 @@ def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
     return not bool(same.all())
 
 
-def _zeros_meet(given: Any, result: Any, compares: str) -> bool:
-    """Tell whether a call that keeps the largest or smallest number had zeros of both signs."""
-    floats = [t for t in _inexact(given) if is_plain(t)]
+def _compared(func: Any, given: Any) -> list[list[Any]]:
+    """Return the tensors that a call compares with each other; of lists, those of one place."""
+    outs = _outs(func)
+    arguments = [v for n, v in arguments_of(func, *given).items() if n not in outs]
+    lists = [a for a in arguments if isinstance(a, (list, tuple))]
+    calls = zip(*lists, strict=True) if lists else [arguments]
+    return [[t for t in _inexact(list(call)) if is_plain(t)] for call in calls]
+
+
+def _zeros_meet(func: Any, given: Any) -> bool:
+    """Tell whether a call that keeps the largest or smallest number is given zeros of both signs.
+
+    It looks before the call, which may overwrite what it compares.
+    """
+    row = _row(func)
+    if row is None or not row.compares:
+        return False
+    return any(_both_signs(floats, row.compares) for floats in _compared(func, given))
+
+
+def _both_signs(floats: list[Any], compares: str) -> bool:
     if not floats or captures(floats[0]):
         return False
     first, *others = floats
@@ -352,17 +375,17 @@ def _zeros_meet(given: Any, result: Any, compares: str) -> bool:
             for other in others
         )
     negative = first.signbit()[zero]
-    kept = any(bool((t == 0).any()) for t in _inexact(result))
-    return kept and bool(negative.any()) and not bool(negative.all())
+    return bool(negative.any()) and not bool(negative.all())
 
 
-def reason(func: Any, given: Any, result: Any) -> str | None:
+def reason(func: Any, given: Any, result: Any, zeros: bool) -> str | None:
     """Return why a call is outside of the contract; nothing for one that is inside.
 
     Args:
         func: the overload.
         given: its arguments, after the call.
         result: what it returned.
+        zeros: whether it compared zeros of both signs.
     """
     row = _row(func)
     if row is not None and row.read_by and _meet(func, given, result, row.read_by):
@@ -372,7 +395,7 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     made = _inexact((given, result) if wrote else result)
     if not any(t.numel() for t in made):
         return None  # integers and truth values are exact
-    if row is not None and row.compares and _zeros_meet(given, result, row.compares):
+    if zeros and any(bool((t == 0).any()) for t in made):
         return "it compared zeros of both signs, and torch does not say which one stays"
     floats = [*_inexact(given), *made]
     devices = {t.device.type for t in floats} - {"cpu"}
