@@ -33,7 +33,8 @@ _VALUES: Final = 8192
 _ON_TENSOR_CORES: Final = (64, 128, 4, 16)
 _WITHOUT: Final = (4, CHUNK, 1, 3)
 
-#: Rows that the kernel for few rows takes, and those that it takes without tensor cores.
+#: Rows that the kernel for few rows takes, and those that it takes without tensor cores of 8 bits:
+#: it is compiled for each of these, which takes minutes for 16.
 FEW: Final = 16
 _PLAIN: Final = 2
 
@@ -234,7 +235,7 @@ def planned(
 
 @functools.lru_cache(maxsize=8192)
 def _rows_launch(
-    m: int, n: int, k: int, strides: tuple[int, ...], device: Any, chunk: int, kind: str,
+    m: int, n: int, k: int, strides: tuple[int, ...], device: Any, chunk: int,
     dtypes: tuple[Any, ...],
 ) -> tuple[Launch, int, int]:  # fmt: skip
     """Return the launch for few rows, its splits, and the room of sums that wait.
@@ -242,7 +243,7 @@ def _rows_launch(
     It is compiled for ``dtypes``: those of the results and of what is added.
     """
     chunks = -(-k // chunk)
-    tensor = m > _PLAIN and kind == "int8"
+    tensor = m > _PLAIN
     columns, step, warps, quarters = _ON_TENSOR_CORES if tensor else _WITHOUT
     rows = FEW if tensor else 1 << log2(m)
     across = -(-n // columns)
@@ -388,9 +389,10 @@ def mm(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     import torch
 
     (m, k), n = a.shape, b.shape[1]
-    if k and 0 < m <= FEW and n:
+    few = FEW if unit() == "int8" else _PLAIN
+    if k and 0 < m <= few and n:
         return _of_rows(a, b, bias, torch.float32 if wide else torch.bfloat16)
-    if k and 0 < n <= FEW and m and bias is None:
+    if k and 0 < n <= few and m and bias is None:
         return _of_rows(b.t(), a.t(), None, torch.float32 if wide else torch.bfloat16).t()
     return product(a[None], b[None], bias, wide=wide)[0]
 
@@ -401,9 +403,7 @@ def _of_rows(a: Any, b: Any, bias: Any, dtype: Any) -> Any:
 
     (m, k), n = a.shape, b.shape[1]
     strides = (*a.stride(), *b.stride())
-    made, splits, size = _rows_launch(
-        m, n, k, strides, a.device, _chunk, unit(), _dtypes(dtype, bias)
-    )
+    made, splits, size = _rows_launch(m, n, k, strides, a.device, _chunk, _dtypes(dtype, bias))
     c = torch.empty((splits, m, n), dtype=torch.float32 if splits > 1 else dtype, device=a.device)
     room = torch.empty(size, dtype=torch.float32, device=a.device) if size else c
     made(a, b, c, room, bias if splits == 1 else None)
