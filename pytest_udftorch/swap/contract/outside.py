@@ -9,6 +9,8 @@ row says how. Everything else is outside, also where nothing is known against it
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -344,13 +346,15 @@ def _meet(func: Any, given: Any, result: Any, read_by: str) -> bool:
     return not bool(same.all())
 
 
-def _compared(func: Any, given: Any) -> list[list[Any]]:
-    """Return the tensors that a call compares with each other; of lists, those of one place."""
+def _compared(func: Any, given: Any) -> Iterator[list[Any]]:
+    """Yield what a call compares with each other, tensor first; of lists, what is at one place."""
     outs = _outs(func)
     arguments = [v for n, v in arguments_of(func, *given).items() if n not in outs]
-    lists = [a for a in arguments if isinstance(a, (list, tuple))]
-    calls = zip(*lists, strict=True) if lists else [arguments]
-    return [[t for t in _inexact(list(call)) if is_plain(t)] for call in calls]
+    if not isinstance(arguments[0], (list, tuple)):
+        yield arguments
+        return
+    each = [a if isinstance(a, (list, tuple)) else itertools.repeat(a) for a in arguments]
+    yield from map(list, zip(*each, strict=False))
 
 
 def _zeros_meet(func: Any, given: Any) -> bool:
@@ -361,21 +365,28 @@ def _zeros_meet(func: Any, given: Any) -> bool:
     row = _row(func)
     if row is None or not row.compares:
         return False
-    return any(_both_signs(floats, row.compares) for floats in _compared(func, given))
+    return any(_both_signs(values, row.compares) for values in _compared(func, given))
 
 
-def _both_signs(floats: list[Any], compares: str) -> bool:
-    if not floats or captures(floats[0]):
+def _both_signs(values: list[Any], compares: str) -> bool:
+    """Tell whether a tensor and what it is compared with have zeros of both signs."""
+    first, *others = values
+    if not is_plain(first) or not first.is_floating_point() or captures(first):
         return False
-    first, *others = floats
-    zero = first == 0
-    if compares == "pairs":
-        return any(
-            bool((zero & (other == 0) & (first.signbit() != other.signbit())).any())
-            for other in others
-        )
-    negative = first.signbit()[zero]
-    return bool(negative.any()) and not bool(negative.all())
+    if not first.is_cuda and compares not in ("pairs", "all"):
+        return False
+    zero, negative = first == 0, first.signbit()
+    if compares.startswith("all"):
+        signs = negative[zero]
+        return bool(signs.any()) and not bool(signs.all())
+    if compares == "zero":
+        others = [0.0]
+    tensors = [t for t in others if is_plain(t) and t.is_floating_point()]
+    # A CPU keeps the tensor's zero where a number is one, too.
+    numbers = [n for n in others if type(n) in (int, float) and n == 0 and first.is_cuda]
+    return any(
+        bool((zero & (other == 0) & (negative != other.signbit())).any()) for other in tensors
+    ) or any(bool((zero & (negative != (math.copysign(1, n) < 0))).any()) for n in numbers)
 
 
 def reason(func: Any, given: Any, result: Any, zeros: bool) -> str | None:

@@ -265,8 +265,9 @@ class Row:
         overwrites: whether the argument that it writes has no say in what is written.
         read_by: the operator that reads the places that it writes, if several numbers may be
             written to one of them. Torch does not say which of them stays.
-        compares: of which numbers it keeps one: of those at one place of its tensors (``pairs``),
-            or of all in a tensor (``all``). Torch does not say which zero of two signs stays.
+        compares: of which numbers it keeps one: of those at one place of its tensors, and on GPUs
+            of its numbers (``pairs``), of each and zero (``zero``, on GPUs), or of all in a tensor
+            (``all``; ``all, on GPUs``). Torch does not say which zero of two signs stays.
         workspace: position of the result that is memory for its gradient, partly unwritten.
         writes_statistics: whether it writes arguments of which its schema does not say so.
         contract: how it is inside of the contract of ``repro``.
