@@ -22,8 +22,8 @@ CHUNK: Final = 512
 #: Digits lie in rows of a multiple of so many bytes; behind the units of a chunk is so much room.
 PAD: Final = 128
 
-#: Rows of a program that writes digits, and its warps.
-_HELD: Final = (16, 4)
+#: Numbers of a program that writes digits, and its warps.
+_HELD: Final = (16 * CHUNK, 4)
 
 #: Numbers of a program that writes the digits of values.
 _VALUES: Final = 8192
@@ -95,7 +95,7 @@ def unit() -> str:
 
 
 @functools.cache
-def _processors(device: Any) -> int:
+def processors(device: Any) -> int:
     import torch
 
     count: int = torch.cuda.get_device_properties(device).multi_processor_count
@@ -136,7 +136,10 @@ def _digits_launch(
 ) -> Launch:
     """Return the launch, which is compiled for the dtype of the matrices."""
     count, rows, k = shape
-    held, warps = _HELD
+    numbers_held, warps = _HELD
+    # A short row is one chunk of fewer terms.
+    chunk = min(chunk, max(PAD, 1 << log2(k)))
+    held = numbers_held // chunk
     numbers = (rows, k, -(-k // PAD) * PAD, *strides)
     constants = {
         "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": PAD, "CHUNK": chunk,
@@ -177,7 +180,7 @@ class Plan(NamedTuple):
     tile: Tile | None
 
 
-def _split(tasks: int, chunks: int, enough: int, least: int = 1) -> int:
+def split(tasks: int, chunks: int, enough: int, least: int = 1) -> int:
     """Return how many levels of chunks, at least so many, a task adds up, to fill a GPU."""
     levels = log2(chunks)
     while levels > least and tasks * -(-chunks >> levels) < enough:
@@ -206,11 +209,11 @@ def planned(
     A launch is compiled for ``dtypes``: those of the results and of what is added.
     """
     chunks, padded = -(-k // chunk), -(-k // PAD) * PAD
-    enough = _processors(device)
+    enough = processors(device)
     large = kind == "int8" and min(m, n) > 32 and _is_hopper(device)
     tile = _HOPPER if large else _small_tile(m, n, kind)
     tasks = _tiles(m, n, batches, tile)
-    levels = _split(tasks, chunks, enough)
+    levels = split(tasks, chunks, enough)
     splits = -(-chunks >> levels)
     programs = min(tasks * splits, enough * tile.resident)
     numbers = (m, n, padded, chunks, batches, splits)
@@ -247,7 +250,7 @@ def _rows_launch(
     columns, step, warps, quarters = _ON_TENSOR_CORES if tensor else _WITHOUT
     rows = FEW if tensor else 1 << log2(m)
     across = -(-n // columns)
-    levels = _split(across, chunks, _processors(device) * quarters // 4, 0)
+    levels = split(across, chunks, processors(device) * quarters // 4, 0)
     splits = -(-chunks >> levels)
     constants = {
         "EVEN": k % 16 == 0, "LEVELS": levels, "CHUNK": chunk, "ROWS": rows,

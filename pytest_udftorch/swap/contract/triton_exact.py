@@ -124,27 +124,39 @@ def value_digits(v, high, low, exponents, k, n, padded, v_batch, v_row, v_column
 
 
 @triton.jit
-def _weight_digits(w, exponent):
-    """Return units of rows, and integers plus ``OFFSET`` of weights times the units of values.
+def _weight_codes(w, exponent):
+    """Return the sizes of weights times the units of values, as integers in their order.
 
-    A weight below 2^-126 is zero. The unit is NaN where a weight, or a value that has one, is
-    infinite or NaN.
+    A weight below 2^-126 is zero. The largest code is that of a weight, or of a value that has one,
+    which is infinite or NaN.
     """
     bits = w.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     given = bits >= 0x00800000
     broken = (bits >= 0x7F800000) | (given & (exponent == BROKEN))
     code = tl.where(given, (bits >> 2) + exponent * (1 << 21), 0)
-    code = tl.where(broken, 400 << 21, code)
-    top = tl.maximum((tl.max(code, 1) + 0x4040) >> 21, 1)
+    return tl.where(broken, 400 << 21, code)
+
+
+@triton.jit
+def _weight_units(top):
+    """Return the units of rows with these largest codes, NaN of the broken, and exponents."""
+    top = tl.maximum((top + 0x4040) >> 21, 1)
     unit = tl.minimum(top, 268) - 141
-    by = tl.maximum(exponent - unit[:, None], -200)
-    by = tl.where(broken | (by > 200), 0, by)
+    low = unit >> 1
+    return tl.where(top > 268, float("nan"), _power(low) * _power(unit - low)), unit
+
+
+@triton.jit
+def _weight_integers(w, exponent, unit):
+    """Return integers plus ``OFFSET`` of weights times the units of values."""
+    bits = w.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    given = (bits >= 0x00800000) & (bits < 0x7F800000)
+    by = tl.maximum(exponent - unit, -200)
+    by = tl.where(by > 200, 0, by)
     half = by >> 1
     magic = tl.full(w.shape, 12582912.0 + 128.0, tl.float32)
     whole = tl.fma(tl.where(given, w, 0.0) * _power(half), _power(by - half), magic)
-    low = unit >> 1
-    return (tl.where(top > 268, float("nan"), _power(low) * _power(unit - low)),
-            whole.to(tl.int32, bitcast=True))  # fmt: skip
+    return whole.to(tl.int32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["rows", "k", "padded"])
@@ -181,7 +193,9 @@ def digits(x, exponents, high, low, units, rows, k, padded, x_batch, x_row, x_k,
         whole = _shifted(bits, one, other)
     else:
         exponent = tl.load(exponents + batch * padded + at, at < padded, other=0)
-        unit, whole = _weight_digits(given, exponent[None, :])
+        codes = _weight_codes(given, exponent[None, :])
+        unit, to_unit = _weight_units(tl.max(codes, 1))
+        whole = _weight_integers(given, exponent[None, :], to_unit[:, None])
     to = (batch * rows + row)[:, None] * padded + at[None, :]
     inside = inside & (at < padded)[None, :]
     _store_digits(high + to, low + to, whole, inside)
