@@ -85,6 +85,25 @@ def test_whatever_multiplies_digits(unit, monkeypatch):
         compare("efficient", given(600, 600), is_causal=True)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("shape", [(1300, 1300, 2, 64), (33, 2100, 1, 128), (600, 530, 4, 256)])
+def test_several_chunks_and_sizes_of_heads(shape, causal):
+    queries, keys, shared, size = shape
+    with patched("repro"):
+        compare("flash", given(queries, keys, shared, size), is_causal=causal, enable_gqa=True)
+
+
+def test_numbers_that_are_far_from_one():
+    q, k, v = given(640, 640)
+    q *= 40.0  # some exponentials are subnormal
+    v[0, 0] *= 2.0**-115
+    v[1, 1] *= 2.0**70
+    v[:, :, 1::4] = 0.0
+    v[0, 2, 70, 3] = torch.inf
+    with patched("repro"):
+        compare("efficient", (q, k, v), is_causal=True)
+
+
 @pytest.mark.parametrize("form", ["flash", "cudnn"])
 def test_heads_that_share_keys_and_values(form):
     with patched("repro"), within_contract(strict=True):
