@@ -124,6 +124,9 @@ def _sums(module: fx.GraphModule, held: Collection[int]) -> tuple[fx.GraphModule
             signed = [n if packet_name(of) == "add" else -n
                       for n, of in ((under, inner), (outer, node))]  # fmt: skip
             target, both = aten.add.Tensor, sum(signed)
+        format = torch.finfo(value(node).dtype)
+        if not (abs(both) <= format.max and (name != "mul" or abs(both) >= format.tiny)):
+            return None  # it would be infinite, or lose its bits, before it meets the tensor
         return node.graph.call_function(target, (inner.args[0], both))
 
     for old, new in replacing(module.graph, make):
