@@ -267,6 +267,20 @@ def test_a_result_may_be_written_into(model):
     assert torch.equal(second, x.exp())
 
 
+@pytest.mark.parametrize("backend", ["udf_pet", "udf_taso"])
+def test_a_search_draws_none_of_the_models_numbers(backend):
+    layers = [nn.Conv2d(3, 3, 3, padding=1) for _ in range(2)]
+
+    def noisy(x):
+        return torch.nn.functional.dropout(layers[0](x) + layers[1](x))
+
+    torch.manual_seed(5)
+    found, after = compiled(noisy, backend, seconds=5)(X), torch.rand(3)
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, noisy(X))
+    assert torch.equal(after, torch.rand(3))
+
+
 def test_random_numbers_are_drawn_as_often_as_before():
     def noisy(x):
         return x + torch.randn_like(x) - torch.randn_like(x)

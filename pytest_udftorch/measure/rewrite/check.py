@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.prove.judge.accuracy import TOLERANCE, accuracy
 from pytest_udftorch.prove.judge.double_precision import DoublePrecision
@@ -32,8 +33,7 @@ def _wide(value: Any) -> Any:
 
 
 def _run(call: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
-    devices = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.is_cuda}
-    with torch.random.fork_rng(sorted(d.index or 0 for d in devices)), torch.no_grad():
+    with graphs.own_numbers(inputs), torch.no_grad():
         # Both graphs draw the same random numbers.
         torch.manual_seed(0)
         return list(pytree.tree_leaves(call(*inputs)))

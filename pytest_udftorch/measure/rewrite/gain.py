@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.measure.timing.statistics import FEWEST_RUNS
 from pytest_udftorch.measure.timing.timers import Comparison, SyncTimer
@@ -69,11 +70,9 @@ def measured(
         deadline: after which no turn is begun; too few turns decide nothing.
     """
     devices = {t.device for t in inputs if isinstance(t, torch.Tensor)}
-    on_gpu = sorted(d.index or 0 for d in devices if d.type == "cuda")
     home = next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
     calls = {name: functools.partial(call, *inputs) for name, call in contenders.items()}
-    # Graphs that draw random numbers leave the generators as they were.
-    with torch.random.fork_rng(on_gpu), torch.no_grad():
+    with graphs.own_numbers(inputs), torch.no_grad():
         once = SyncTimer(home, runs=1, rounds=1, warmup=1, gpu_state=False)
         took = once.time(next(iter(calls.values()))).median_ns / 1e9
         rounds = 5 if took < SECONDS / 1000 else 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
@@ -74,6 +75,12 @@ def why_opaque(node: fx.Node) -> str | None:
 def draws(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def own_numbers(inputs: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
+    """Return a context that leaves the random numbers of the inputs' devices as they were."""
+    on_gpu = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.is_cuda}
+    return torch.random.fork_rng(sorted(d.index or 0 for d in on_gpu))
 
 
 def base_of(node: fx.Node) -> fx.Node:
