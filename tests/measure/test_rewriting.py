@@ -267,6 +267,31 @@ def test_a_result_may_be_written_into(model):
     assert torch.equal(second, x.exp())
 
 
+@pytest.mark.parametrize("backend", ["udf_templates", "udf_fusion"])
+def test_results_that_share_memory_still_do(backend):
+    """Views of what is computed once, and what a kernel for rows would write a second time."""
+
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(4, 8))
+
+        def forward(self, x):
+            sums, twice = x.sum(1), self.w * 2
+            return twice, twice.t(), sums, sums.unsqueeze(1), (x - sums.unsqueeze(1)).relu()
+
+    model, x = Views(), torch.randn(4, 8)
+    call = compiled(model, backend)
+    for _ in range(2):
+        twice, turned, sums, column, _ = results = call(x)
+        for found, wanted in zip(results, model(x), strict=True):
+            torch.testing.assert_close(found, wanted)
+        twice.zero_()
+        sums.zero_()
+        assert not turned.any()
+        assert not column.any()
+
+
 @pytest.mark.parametrize("backend", ["udf_pet", "udf_taso"])
 def test_a_search_draws_none_of_the_models_numbers(backend):
     layers = [nn.Conv2d(3, 3, 3, padding=1) for _ in range(2)]

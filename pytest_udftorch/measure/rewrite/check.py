@@ -67,6 +67,16 @@ def _layout(mine: Any, theirs: Any) -> str | None:
     return None
 
 
+def _shared(results: Sequence[Any], inputs: Sequence[Any]) -> list[int]:
+    """Return for each result that lies in no input the first one that lies in its memory."""
+    given, places = (
+        [t.untyped_storage().data_ptr() if isinstance(t, torch.Tensor) and t.numel() else -n
+         for n, t in enumerate(tensors, 1)]
+        for tensors in (inputs, results)
+    )  # fmt: skip
+    return [places.index(place) for place in places if place not in given]
+
+
 def _bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.numel() == 0:
         return True
@@ -108,6 +118,8 @@ def why_wrong(
             problem = _layout(mine, theirs)
             if problem is not None:
                 return f"output {number} {problem}", "layout"
+        if _shared(found, given) != _shared(wanted, given):
+            return "its results share memory otherwise", "layout"
         tensors = [(a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
         if all(_bits(a, b) for a, b in tensors):
             continue

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
@@ -176,6 +177,13 @@ def split_constants(
     graph = module.graph
     constant = constant_nodes(graph, held)
     ends = set(outputs(graph))
+    # Views of a constant that are returned share their memory, so each is made in its call.
+    for end in constant.intersection(ends):
+        base = base_of(end)
+        made = base.op == "call_function" and isinstance(value(base), torch.Tensor)
+        while made and end is not base:
+            constant.discard(end)
+            end = end.all_input_nodes[0]
     border = [
         n
         for n in graph.nodes
@@ -203,19 +211,13 @@ def split_constants(
     for node in graph.nodes:
         if node.op != "placeholder" and node not in theirs:
             theirs[node] = after.node_copy(node, lambda n: theirs[n])
-    (end,) = (n for n in after.nodes if n.op == "output")
-    kept = {theirs[n] for n in border}
-
-    def own(node: fx.Node) -> fx.Node:
-        # A caller may write into a result, and a constant has to keep its value.
-        if base_of(node) not in kept:
-            return node
-        with after.inserting_before(end):
+    # A caller may write into a result, and a constant has to keep its value.
+    returned = {base_of(n) for n in outputs(after) if isinstance(n, fx.Node)}
+    for node in (theirs[n] for n in border if theirs[n] in returned):
+        with after.inserting_after(placeholders(after)[-1]):
             copied = after.call_function(aten.clone.default, (node,))
         copied.meta = dict(node.meta)
-        return copied
-
-    end.args = fx.map_arg(end.args, own)
+        node.replace_all_uses_with(copied, functools.partial(operator.is_not, copied))
     after.eliminate_dead_code()
     before.eliminate_dead_code()
     first, second = fx.GraphModule(module, before), fx.GraphModule(module, after)
