@@ -176,7 +176,7 @@ class Expanded(nn.Module):
 
 
 def test_calls_of_one_weight_become_one_batch():
-    x = (torch.randn(1, 2, 6, 6), torch.randn(1, 2, 6, 6), torch.randn(3, 6))
+    x = (torch.randn(1, 2, 6, 6), torch.randn(1, 2, 6, 6), torch.randn(9, 6))
     for model, given, rules in (
         (OneKernel(), x, {"one batch": 2}),
         (Expanded(), (torch.randn(4, 3, 6),), {"one product": 1}),

@@ -65,7 +65,7 @@ class Batch:
         at = _ALONE[packet_name(first)]
         given: list[Any] = list(first.args)
         shared = [n for n, a in enumerate(given) if isinstance(a, fx.Node) and n != at]
-        count, size = len(self.nodes), value(given[at]).shape[0]
+        count = len(self.nodes)
         target: Any = first.target
 
         def call(x: Any, others: Sequence[Any]) -> Any:
@@ -78,7 +78,7 @@ class Batch:
         shapes = [tuple(value(given[at]).shape)] * count
         return (
             lambda *t: tuple(call(x, t[count:]) for x in t[:count]),
-            lambda *t: tuple(call(torch.cat(t[:count]), t[count:]).split(size)),
+            lambda *t: tuple(call(torch.cat(t[:count]), t[count:]).split(t[0].shape[0])),
             [*shapes, *(tuple(value(given[n]).shape) for n in shared)],
         )
 
