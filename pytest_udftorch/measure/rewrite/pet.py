@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend ``udf_pet``: linear operators as faster ones that are right in part, and corrections.
 
-``mutants`` makes other convolutions of the same elements, and ``stages`` other chains of up to
-three operators. The box test names the boxes of the output in which one is wrong, and a correction
-computes these anew. A mutant is kept where it and its correction take less time than what it
-replaces. ``batches`` are right everywhere.
+``mutants`` makes other convolutions of the same elements, ``stages`` other chains of up to three
+operators, and ``programs`` other programs where products are among them. The box test names the
+boxes of the output in which one is wrong, and a correction computes these anew. A mutant is kept
+where it and its correction take less time than what it replaces. ``batches`` and ``programs`` are
+right everywhere.
 
 Source: Wang et al., PET: Optimizing Tensor Programs with Partially Equivalent Transformations and
 Automated Corrections, OSDI 2021.
@@ -23,7 +24,7 @@ import torch
 from torch import fx
 
 from pytest_udftorch.errors import EquivalenceError
-from pytest_udftorch.measure.rewrite import graphs, stages
+from pytest_udftorch.measure.rewrite import graphs, programs, stages
 from pytest_udftorch.measure.rewrite.backends import (
     COMMON,
     Candidate,
@@ -45,6 +46,7 @@ from pytest_udftorch.measure.rewrite.mutants import (
     judged,
     regions,
 )
+from pytest_udftorch.measure.rewrite.programs import FoundTree, found_trees
 from pytest_udftorch.measure.rewrite.report import GraphReport
 from pytest_udftorch.measure.rewrite.stage_nodes import Found, found_chains
 from pytest_udftorch.measure.rewrite.templates import Firing
@@ -222,15 +224,29 @@ class _Search:
         problem, like = found.problem(), value(found.node)
         key = ("chain", problem, like.dtype, like.device)
         best = self._once(key, "chains", lambda: self._fastest(problem, like))
+        shapes = {"image": list(problem.image), "kernels": [*map(list, problem.tensors)]}
+        other: stages.Other | None = self._other(found.node, "chain", best, shapes)
+        return other
+
+    def programmed(self, found: FoundTree) -> programs.Program | None:
+        """Return the program that takes a tree's place, or None; equal ones are measured once."""
+        best = self._once(found.key(), "programs", lambda: self._fastest_program(found))
+        shapes = {"inputs": [*map(list, found.tree.shapes)]}
+        other: programs.Program | None = self._other(found.node, "program", best, shapes)
+        return other
+
+    def _other(
+        self, node: fx.Node, kind: str, best: Measured | None, shapes: Mapping[str, Any]
+    ) -> Any:
+        """Return what takes a node's place if it gains enough, and say so."""
         if best is None:
             return None
         kept = best.kept(self.gain)
-        self._note(found.node, best, kept)
-        shapes = {"image": list(problem.image), "kernels": [*map(list, problem.tensors)]}
+        self._note(node, best, kept)
         plain = {k: v for k, v in asdict(best).items() if k != "mutant"}
-        rule = f"chain {best.name}"
+        rule = f"{kind} {best.name}"
         self.report.details.append(
-            {"node": str(found.node), "rule": rule, **plain, **shapes, "kept": kept}
+            {"node": str(node), "rule": rule, **plain, **shapes, "kept": kept}
         )
         return best.mutant[0] if kept else None
 
@@ -242,23 +258,49 @@ class _Search:
         )
         chain = problem.chain
         calls: dict[str, Callable[[], Any]] = {"stock": lambda: stages.run(chain, x, tensors)}
-        known: dict[str, stages.Other] = {}
+        known: dict[str, Any] = {}
         for other in stages.generated(problem)[:_MEASURED]:
             self.deadline.check("chains")
-            name = f"{', '.join(other.names)} {len(known) + 1}"
+            name = f"{other.name} {len(known) + 1}"
             known[name] = other
             ready, kernels = stages.prepared(other.chain, tensors)
             calls[f"{name}, uncorrected"] = functools.partial(stages.run, ready, x, kernels)
             calls[name] = functools.partial(
                 stages.corrected, replace(other, chain=ready), chain, x, kernels, tensors
             )
+        return self._best(calls, known, x.device)
+
+    def _fastest_program(self, found: FoundTree) -> Measured | None:
+        """Return the fastest program in the place of a tree, measured."""
+        fakes = map(value, found.inputs)
+        tensors = [
+            torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device).normal_()
+            for f in fakes
+        ]
+        stock = functools.partial(programs.contiguous, found.tree.term, tensors)
+        calls: dict[str, Callable[[], Any]] = {"stock": stock}
+        known: dict[str, Any] = {}
+        for other in programs.generated(found.tree):
+            self.deadline.check("programs")
+            name = f"{other.name} {len(known) + 1}"
+            known[name] = other
+            given = list(tensors)
+            term = programs.prepared(other.term, found.tree, given)
+            calls[name] = functools.partial(programs.contiguous, term, given)
+        return self._best(calls, known, tensors[0].device)
+
+    def _best(
+        self, calls: dict[str, Callable[[], Any]], known: Mapping[str, Any], device: torch.device
+    ) -> Measured | None:
+        """Return the fastest of some calls by name; None if there are none."""
         if not known:
             return None
-        timing = _timed(calls, x.device, self.runs, self.deadline)
+        timing = _timed(calls, device, self.runs, self.deadline)
         best = min(known, key=lambda name: timing[name].median_ns)
+        other, alone = known[best], f"{best}, uncorrected"
         return Measured(
-            ", ".join(known[best].names), (known[best],), len(known), known[best].needed,
-            known[best].wrong, timing[f"{best}, uncorrected"].median_ns, timing[best].median_ns,
+            other.name, (other,), len(known), other.needed, other.wrong,
+            timing[alone if alone in calls else best].median_ns, timing[best].median_ns,
             timing["stock"].median_ns, timing.verdict(best, "stock"),
         )  # fmt: skip
 
@@ -335,8 +377,14 @@ def pet(
             if other is not None:
                 problem = chain.problem()
                 where = f"{len(problem.chain)} operators, at {chain.node}"
-                fired.append(Firing(f"chain {', '.join(other.names)}", where))
+                fired.append(Firing(f"chain {other.name}", where))
                 chain.replace(other, problem.chain)
+        constant = graphs.constant_nodes(graph.graph, held)
+        for tree in list(found_trees(graph.graph, constant)):
+            program = search.programmed(tree)
+            if program is not None:
+                fired.append(Firing(f"program {program.name}", f"at {tree.node}"))
+                tree.replace(program.term)
         # What was traced anew has fake tensors of another kind than the inputs.
         graphs.propagate(graph)
         fired += [

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,13 @@ import torch
 from torch import fx
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.measure.rewrite.graphs import calls, packet_name, value
+from pytest_udftorch.measure.rewrite.graphs import (
+    calls,
+    outputs,
+    packet_name,
+    placeholders,
+    value,
+)
 from pytest_udftorch.measure.rewrite.mutants import Setting, placed
 from pytest_udftorch.measure.rewrite.stages import (
     LENGTH,
@@ -162,28 +168,34 @@ class Found:
 
     def replace(self, other: Other, chain: Chain) -> None:
         """Put another chain in its place."""
-        fakes = map(value, self.inputs())
-        like = [torch.empty(f.shape, dtype=f.dtype, device=f.device) for f in fakes]
 
         def program(x: Any, *tensors: Any) -> tuple[Any, ...]:
             mine, kernels = prepared(other.chain, tensors)
             return parts_of(replace(other, chain=mine), chain, x, kernels, tensors)
 
-        traced = compat.aten_graph(program, like).graph
         graph = self.node.graph
-        known = dict(zip((n for n in traced.nodes if n.op == "placeholder"), self.inputs(),
-                         strict=True))  # fmt: skip
-        (end,) = (n for n in traced.nodes if n.op == "output")
+        parts = inserted(self.node, self.inputs(), program)
         with graph.inserting_before(self.node):
-            for node in calls(traced):
-                known[node] = graph.node_copy(node, known.__getitem__)
-            parts = [known[n] for n in end.args[0]]
             new = parts[0]
             if other.wrong:
                 new = graph.call_function(placed, (parts[0], other.wrong, *parts[1:]))
             new.meta = dict(self.node.meta)
         self.node.replace_all_uses_with(new)
         graph.eliminate_dead_code()
+
+
+def inserted(
+    node: fx.Node, inputs: Sequence[fx.Node], program: Callable[..., tuple[Any, ...]]
+) -> list[fx.Node]:
+    """Put a program of nodes before another node, and return the nodes of its results."""
+    fakes = map(value, inputs)
+    like = [torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device) for f in fakes]
+    traced = compat.aten_graph(program, like).graph
+    known = dict(zip(placeholders(traced), inputs, strict=True))
+    with node.graph.inserting_before(node):
+        for call in calls(traced):
+            known[call] = node.graph.node_copy(call, known.__getitem__)
+    return [known[n] for n in outputs(traced)]
 
 
 def found_chains(graph: fx.Graph) -> Iterator[Found]:

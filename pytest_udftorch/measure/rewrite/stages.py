@@ -375,6 +375,11 @@ class Other:
     wrong: tuple[Region, ...]
     needed: int
 
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return ", ".join(self.names)
+
 
 def _fits(chain: Chain) -> bool:
     """Whether the places where a mutant is wrong can be computed by a chain alone."""
