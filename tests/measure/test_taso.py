@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from types import SimpleNamespace
 
 import journals
 import pytest
@@ -13,7 +14,8 @@ from torch import nn
 
 from pytest_udftorch.errors import JournalError, PackageMissingError, RewriteError
 from pytest_udftorch.measure import generate_rules, judge_rule, judge_rules, read_rules, recording
-from pytest_udftorch.measure.rewrite.taso import generator, scale
+from pytest_udftorch.measure.rewrite.deadline import NEVER
+from pytest_udftorch.measure.rewrite.taso import generator, scale, search
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
 from pytest_udftorch.measure.rewrite.taso.backend import rules_of
 from pytest_udftorch.measure.rewrite.taso.emitted import emit, write_rules
@@ -32,6 +34,7 @@ from pytest_udftorch.measure.rewrite.taso.rules import (
     RULES,
     Proof,
     Prover,
+    Rule,
     axioms,
     by_numbers,
     checked,
@@ -611,6 +614,28 @@ def test_a_search_ends_by_itself_and_says_so():
     assert all(detail["before_ns"] > 0 for detail in report.details)
     cut = optimised(Merged((3, 3), "add").eval(), X, graphs=1)
     assert "until the limit of 1 graphs" in cut.notes[0]
+
+
+def test_costs_that_go_up_and_down_again_end_a_path():
+    """A graph as cheap as one on its path is no gain: of such there may be any number."""
+
+    def longer(calls):
+        graph = torch.fx.Graph()
+        node = graph.placeholder("x")
+        for _ in range(calls):
+            node = graph.call_function(torch.ops.aten.relu.default, (node,))
+            node.meta["val"] = torch.ones(2)
+        graph.output(node)
+        return graph
+
+    class Endless(search._Search):
+        def successors(self, graph, held):
+            yield [Rule("longer", ())], longer(len(graph.nodes) - 1)
+
+    costs = SimpleNamespace(of_graph=lambda graph, _: 100 + 3 * (len(graph.nodes) % 2))
+    found = Endless([], costs, graphs=1000, deadline=NEVER)
+    assert found.best_of(SimpleNamespace(graph=longer(2), held=())) is None
+    assert found.visited == search.SIDEWAYS + 1
 
 
 def test_results_that_become_parts_keep_their_layout(cheap):

@@ -264,11 +264,11 @@ class _Search:
         first = self.costs.of_graph(graph, region.held)
         best: tuple[float, fx.Graph, list[Rule]] = first, graph, []
         ticket = itertools.count()
-        queue = [(first, next(ticket), graph, best[2], 0)]
+        queue = [(first, next(ticket), graph, best[2], 0, first)]
         seen = {_calls_of(graph, region.held)}
         with contextlib.suppress(OutOfTime):  # the deadline has noted it
             while queue and self.visited < self.graphs:
-                _, _, current, fired, sideways = heapq.heappop(queue)
+                _, _, current, fired, sideways, least = heapq.heappop(queue)
                 self.visited += 1
                 own = self.costs.of_graph(current, region.held)
                 for rules, candidate in self.successors(current, region.held):
@@ -281,9 +281,10 @@ class _Search:
                     path = [*fired, *rules]
                     if cost < best[0]:
                         best = cost, candidate, path
-                    steps = 0 if cost < own else sideways + 1
+                    steps = 0 if cost < least else sideways + 1
                     if cost < ALPHA * best[0] and steps <= SIDEWAYS:
-                        heapq.heappush(queue, (cost, next(ticket), candidate, path, steps))
+                        entry = cost, next(ticket), candidate, path, steps, min(cost, least)
+                        heapq.heappush(queue, entry)
         return best[1:] if best[2] else None
 
     def successors(
