@@ -14,6 +14,7 @@ from torch import nn
 
 from pytest_udftorch.errors import JournalError, PackageMissingError, RewriteError
 from pytest_udftorch.measure import generate_rules, judge_rule, judge_rules, read_rules, recording
+from pytest_udftorch.measure.rewrite import graphs
 from pytest_udftorch.measure.rewrite.deadline import NEVER
 from pytest_udftorch.measure.rewrite.taso import generator, scale, search
 from pytest_udftorch.measure.rewrite.taso import rules as rules_module
@@ -634,7 +635,9 @@ def test_costs_that_go_up_and_down_again_end_a_path():
 
     costs = SimpleNamespace(of_graph=lambda graph, _: 100 + 3 * (len(graph.nodes) % 2))
     found = Endless([], costs, graphs=1000, deadline=NEVER)
-    assert found.best_of(SimpleNamespace(graph=longer(2), held=())) is None
+    graph = longer(2)
+    region = search._Region(graph, [], [], graphs.outputs(graph), [], [], "region")
+    assert found.best_of(region) is None
     assert found.visited == search.SIDEWAYS + 1
 
 
@@ -643,6 +646,14 @@ def test_results_that_become_parts_keep_their_layout(cheap):
     report = optimised(lambda x, w, v: (x @ w, x @ v), Y[0], torch.rand(8, 8), torch.rand(8, 8))
     assert report.own == {"mm-and-mm_to_mm-columns": 1}
     assert report.after.kernels == 4  # with a copy of each result, and of the weights
+
+
+def test_copies_of_what_is_returned_are_part_of_the_cost(cheap):
+    """One relu before the split would leave two parts to copy, and saves one call."""
+    products = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
+    report = optimised(lambda x: tuple(p(x).relu() for p in products), Y[0])
+    assert report.own == {"mm-and-mm_to_mm-columns": 1}
+    assert report.after.kernels == 3
 
 
 def test_unknown_searches_are_named():

@@ -212,6 +212,7 @@ class _Region:
         inputs: the nodes of the whole graph that its inputs stand for.
         between: those that its calls of :func:`outside` stand for.
         outputs: those that its outputs stand for.
+        returned: those of them that the whole graph returns.
         held: the numbers of the inputs that are weights, or made of them alone.
         name: how it is called.
     """
@@ -220,6 +221,7 @@ class _Region:
     inputs: list[fx.Node]
     between: list[fx.Node]
     outputs: list[fx.Node]
+    returned: list[fx.Node]
     held: list[int]
     name: str
 
@@ -227,6 +229,7 @@ class _Region:
         """Return a text that is the same for equal regions."""
         kinds = [(str(value.meta.get("val")), number in self.held)
                  for number, value in enumerate(self.inputs)]  # fmt: skip
+        kinds += [("returned", node in self.returned) for node in self.outputs]
         return (
             f"{_shape_of(self.graph)} {[*map(_described, [*self.inputs, *self.between])]} {kinds}"
         )
@@ -255,13 +258,23 @@ class _Search:
         if old is None or after / max(before, 1e-9) < old[1] / max(old[0], 1e-9):
             self.matched[rule] = before, after
 
+    def cost_of(self, graph: fx.Graph, region: _Region) -> float:
+        """Return what a graph of a region costs, with copies of what is returned as it lay."""
+        found = self.costs.of_graph(graph, region.held)
+        for old, new in zip(region.outputs, graphs.outputs(graph), strict=True):
+            if old in region.returned and graphs.value(old).stride() != graphs.value(new).stride():
+                copied = _copy(graph, new)
+                found += self.costs.of_node(copied)
+                graph.erase_node(copied)
+        return found
+
     def best_of(self, region: _Region) -> tuple[fx.Graph, list[Rule]] | None:
         """Return the cheapest graph of a region and the rules that lead to it, or None.
 
         When the time is over, it is the cheapest so far.
         """
         graph = region.graph
-        first = self.costs.of_graph(graph, region.held)
+        first = self.cost_of(graph, region)
         best: tuple[float, fx.Graph, list[Rule]] = first, graph, []
         ticket = itertools.count()
         queue = [(first, next(ticket), graph, best[2], 0, first)]
@@ -270,13 +283,13 @@ class _Search:
             while queue and self.visited < self.graphs:
                 _, _, current, fired, sideways, least = heapq.heappop(queue)
                 self.visited += 1
-                own = self.costs.of_graph(current, region.held)
+                own = self.cost_of(current, region)
                 for rules, candidate in self.successors(current, region.held):
                     calls = _calls_of(candidate, region.held)
                     if calls in seen:
                         continue
                     seen.add(calls)
-                    cost = self.costs.of_graph(candidate, region.held)
+                    cost = self.cost_of(candidate, region)
                     self.note(rules[0].name, own, cost)
                     path = [*fired, *rules]
                     if cost < best[0]:
@@ -313,6 +326,12 @@ def _apart(group: Sequence[Match]) -> list[Match]:
             taken |= match.support
             found.append(match)
     return found
+
+
+def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """Return a new node that copies another one without gaps."""
+    clone = graphs.aten.clone.default
+    return called(graph, clone, node, memory_format=torch.contiguous_format)
 
 
 def _copied(graph: fx.Graph) -> fx.Graph:
@@ -487,7 +506,8 @@ def _region(module: fx.GraphModule, held: Collection[int], group: list[str]) -> 
             mine[node].meta = {"val": graphs.value(node)}
     graph.output(tuple(mine[n] for n in outputs))
     held = [number for number, node in enumerate(inputs) if node in constant]
-    return _Region(graph, inputs, between, outputs, held, str(nodes[0]))
+    returned = [n for n in outputs if any(u.op == "output" for u in n.users)]
+    return _Region(graph, inputs, between, outputs, returned, held, str(nodes[0]))
 
 
 def _made_of(graph: fx.Graph, inside: set[fx.Node]) -> dict[fx.Node, dict[fx.Node, None]]:
@@ -547,12 +567,7 @@ def _as_returned(candidate: fx.GraphModule, module: fx.GraphModule) -> bool:
         if not graphs.value(old).is_contiguous():
             return False
         with candidate.graph.inserting_before(end):
-            new[at] = called(
-                candidate.graph,
-                graphs.aten.clone.default,
-                node,
-                memory_format=torch.contiguous_format,
-            )
+            new[at] = _copy(candidate.graph, node)
     end.args = (tuple(new),)
     candidate.recompile()
     return True
