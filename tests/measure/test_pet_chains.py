@@ -193,3 +193,18 @@ def test_a_chain_beside_what_is_computed_once_is_counted():
     (report,) = reports
     assert (report.left_alone, report.after is None) == ("", False)
     assert any(rule.startswith("chain ") for rule in report.own)
+
+
+def test_chains_keep_channels_last():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model = nn.Sequential(nn.ZeroPad2d((1, 2, 0, 1)), nn.Conv2d(4, 4, 3, padding=1)).eval()
+    x = torch.randn(2, 4, 7, 7).to(memory_format=torch.channels_last)
+    options = {"gain": 0, "runs": 3}
+    compiled = torch.compile(model, backend="udf_pet", dynamic=False, options=options)
+    with torch.no_grad(), recording() as reports:
+        found, wanted = compiled(x), model(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert found.stride() == wanted.stride()
+    (report,) = reports
+    assert (report.left_alone, [*report.own]) == ("", ["chain swapped"])

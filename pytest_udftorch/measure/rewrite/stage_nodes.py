@@ -12,6 +12,7 @@ from torch import fx
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.measure.rewrite.graphs import (
+    aten,
     calls,
     outputs,
     packet_name,
@@ -30,6 +31,8 @@ from pytest_udftorch.measure.rewrite.stages import (
 )
 
 _POOLS: Final = {"avg_pool2d": 2, "avg_pool3d": 3}
+#: Number of dimensions -> how images lie whose channels come last.
+_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,11 @@ class Found:
             new = parts[0]
             if other.wrong:
                 new = graph.call_function(placed, (parts[0], other.wrong, *parts[1:]))
+            like, form = value(self.node), _LAST.get(value(self.node).dim())
+            last = form and not like.is_contiguous() and like.is_contiguous(memory_format=form)
+            # What follows, or the caller, is given channels last as before.
+            if last and (other.wrong or value(new).stride() != like.stride()):
+                new = graph.call_function(aten.clone.default, (new,), {"memory_format": form})
             new.meta = dict(self.node.meta)
         self.node.replace_all_uses_with(new)
         graph.eliminate_dead_code()
