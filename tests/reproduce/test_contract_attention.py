@@ -100,12 +100,43 @@ def test_the_weights_of_heads_that_no_kernel_fuses_are_stocks(how):
     torch.testing.assert_close(out, plain @ parts[2])
 
 
-def test_attention_with_a_mask_that_learns_is_composed():
-    parts = unlike("short values")
-    mask = torch.zeros(1, 1, LENGTH, LENGTH).requires_grad_()
+@pytest.mark.parametrize("rows", [(1, HEADS, LENGTH), (3, 1, LENGTH), (HEADS, 1), (LENGTH,)])
+def test_a_mask_that_learns_changes_no_bit_and_gets_its_gradient(rows):
+    """Torch fuses it where nobody asks for gradients, and composes it in training."""
+    parts = [*tensors(3), torch.randn(*rows, LENGTH, generator=torch.Generator().manual_seed(4))]
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        *inputs, mask = (t.clone().to(dtype).requires_grad_() for t in parts)
+        with pytest_udftorch.patched("repro"):
+            out = F.scaled_dot_product_attention(*inputs, mask * 1)
+            (out * torch.linspace(0.5, 1.5, SIZE, dtype=dtype)).sum().backward()
+        found[dtype] = [out.detach(), *(t.grad for t in (*inputs, mask))]
     with pytest_udftorch.patched("repro"):
-        F.scaled_dot_product_attention(*parts, mask).sum().backward()
-    assert mask.grad is not None
+        assert torch.equal(F.scaled_dot_product_attention(*parts), found[torch.float32][0])
+    for a, b in zip(*found.values(), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_how_a_batch_lies_in_memory_changes_no_bit():
+    q, k, v = tensors()
+    with pytest_udftorch.patched("repro"):
+        usual = F.scaled_dot_product_attention(q, k, v)
+        turned = F.scaled_dot_product_attention(*(t.mT.contiguous().mT for t in (q, k, v)))
+        shared = F.scaled_dot_product_attention(q, k[:1], v[:1])
+        alone = F.scaled_dot_product_attention(q[:1], k[:1], v[:1])
+    assert torch.equal(turned, usual)
+    assert torch.equal(shared[:1], alone)
+
+
+def test_who_chooses_the_composition_gets_its_second_derivatives():
+    parts = [t.requires_grad_() for t in tensors(length=5)]
+    mask = torch.zeros(5, 5).requires_grad_()
+    only = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+    with pytest_udftorch.patched("repro"), only:
+        out = F.scaled_dot_product_attention(*parts, mask * 1)
+        (first,) = torch.autograd.grad(out.square().sum(), mask, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), mask)
+    assert second.any()
 
 
 def test_padding_in_front_changes_bits_without_the_rule(monkeypatch):

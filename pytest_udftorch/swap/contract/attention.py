@@ -241,8 +241,10 @@ def attention_backward(  # noqa: PLR0913
     return tuple(_gathered(g, like) for g, like in zip(found, (query, key, value), strict=True))
 
 
-#: The operator of a GPU that has a mask, and heads that share keys, in compiled code, too.
+#: The operators of a GPU and of a CPU that have a mask, and heads that share keys, in compiled
+#: code, too.
 _ON_GPUS: Final = "_scaled_dot_product_cudnn_attention"
+_ON_CPUS: Final = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 def added(mask: Any, query: Any) -> Any:
@@ -255,8 +257,7 @@ def added(mask: Any, query: Any) -> Any:
 
 
 def fused(
-    query: Any, key: Any, value: Any, mask: Any, is_causal: bool, *, scale: Any,
-    enable_gqa: bool = True,
+    query: Any, key: Any, value: Any, mask: Any, is_causal: bool, *, scale: Any
 ) -> Any:  # fmt: skip
     """Return what one operator of a GPU gives for a call that a CPU fuses.
 
@@ -267,7 +268,6 @@ def fused(
         mask: of truth values, or of numbers to add, that can be broadcast; or None.
         is_causal: whether a query sees no later key.
         scale: of scores; None is one over the root of the size.
-        enable_gqa: whether heads may share keys, which the shapes say.
     """
     import torch
 
@@ -278,12 +278,13 @@ def fused(
     return attend(query, key, value, mask, wanted, 0.0, is_causal, scale=scale)[0]
 
 
-def _chosen(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, **options: Any) -> Any:
+def _on_cpus(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, *, scale: Any) -> Any:
     """Return what the operator gives that torch chooses on a CPU."""
-    from torch.nn import functional as F
+    import torch
 
-    attend: Any = F.scaled_dot_product_attention
-    return attend(query, key, value, mask, is_causal=is_causal, **options)
+    attend = getattr(torch.ops.aten, _ON_CPUS)
+    mask = added(mask, query)
+    return attend(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
 
 
 class _Dropped(threading.local):
@@ -301,47 +302,64 @@ def composed_attention(  # noqa: PLR0913
 ) -> Any:  # fmt: skip
     """Return attention and its weights, which torch composes of operators on a CPU.
 
-    Where heads of values have another size, attention is the operator that it is for others: heads
-    get zeros at their ends, which change no sum.
+    Without dropout attention is the operator that it is for others, since torch composes it by what
+    differs between ways of running a model: whether a mask learns, or how a batch lies in memory.
+    Heads of another size than others get zeros at their ends, which change no sum.
     """
+    import torch
     from torch.nn import functional as F
 
     parts = query, key, value
     masked = attn_mask is not None
+    mask = attn_mask[None] if masked and attn_mask.dim() == 3 else attn_mask
     alone = dropout_p or dropout_mask is not None or (masked and is_causal)
-    if alone or not _could_be_fused(parts, attn_mask):
+    if alone or not _could_be_fused(parts, mask, enable_gqa):
         return unwatched(
             *parts, attn_mask, dropout_p, is_causal, dropout_mask,
             scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
-    size, own = max(query.shape[-1], value.shape[-1]), value.shape[-1]
-    q, k, v = (F.pad(x, (0, size - x.shape[-1])).contiguous() for x in parts)
-    options: dict[str, Any] = {"scale": _factor(query, scale), "enable_gqa": enable_gqa}
-    attend = fused if query.is_cuda else _chosen
-    out = attend(q, k, v, attn_mask, is_causal, **options)
-    narrow = (query, key, value[..., :1], attn_mask, 0.0, is_causal, None)
+    learns = masked and mask.requires_grad and torch.is_grad_enabled()
+    mask = mask.detach() if learns else mask
+    rows, own = max(x.shape[0] for x in parts), value.shape[-1]
+    size = max(query.shape[-1], own)
+    q, k, v = (
+        F.pad(x, (0, size - x.shape[-1])).expand(rows, -1, -1, -1).contiguous() for x in parts
+    )
+    factor = _factor(query, scale)
+    out = (fused if query.is_cuda else _on_cpus)(q, k, v, mask, is_causal, scale=factor)
+    out = out[..., :own].contiguous()
+    given = (x.detach() for x in parts) if learns else (query, key, value[..., :1])
     before, dropped.now = dropped.now, True
     try:
-        weights = unwatched(*narrow, **options)[1]
+        composed, weights = unwatched(
+            *given, attn_mask, 0.0, is_causal, None, scale=factor, enable_gqa=enable_gqa
+        )
     finally:
         dropped.now = before
-    return out[..., :own].contiguous(), weights
+    if learns:  # the mask gets its gradient through what is composed, whose numbers are replaced
+        out, fused_out = out + composed, out
+        out.detach().copy_(fused_out.detach())
+    return out, weights
 
 
-def _could_be_fused(parts: Sequence[Any], mask: Any) -> bool:
-    """Tell whether the sizes of heads alone keep attention from being one operator."""
+def _could_be_fused(parts: Sequence[Any], mask: Any, enable_gqa: bool) -> bool:
+    """Tell whether one operator can give what torch composes, and nobody chose the composition."""
     import torch
 
     query, key, value = parts
+    rows = max(x.shape[0] for x in parts)
+    scores = (rows, *query.shape[1:3], key.shape[2])
     forward_ad: Any = torch.autograd.forward_ad
+    switches: Any = torch.backends.cuda
     return bool(
-        all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts)
+        switches.flash_sdp_enabled()
+        and all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts)
         and query.dtype is key.dtype is value.dtype
-        and (mask is None or (mask.dim() in (2, 4) and not mask.requires_grad))
-        and query.shape[0] == key.shape[0] == value.shape[0]
+        and all(x.shape[0] in (1, rows) for x in parts)
         and key.shape[1:3] == value.shape[1:3]
+        and (key.shape[1] in (1, query.shape[1]) or enable_gqa)
         and query.shape[3] == key.shape[3]
-        and query.shape[3] != value.shape[3]
+        and (mask is None or (mask.dim() in (2, 4) and spreads(mask.shape, scores)))
         and all(forward_ad.unpack_dual(x).tangent is None for x in parts)
     )
 
