@@ -134,6 +134,36 @@ def test_what_cuts_micro_batches_apart_is_named_and_refused():
     assert same(*made(Routed), libraries=["repro"], ways=["batch 1"], strict=True).equal
 
 
+class ByLength(Model):
+    """Computes another formula for one token, of operators of the contract alone."""
+
+    def score(self, x):
+        return super().score(x * 1.21 if x.shape[1] == 1 else x * 1.1 * 1.1)
+
+
+def test_strict_refuses_a_way_that_differs_by_operators_of_the_contract():
+    told = []
+    with pytest.raises(OutsideContractError, match=r"aten::mul.*other bits in the way 'decoding'"):
+        same(*made(ByLength), strict=True, progress=lambda *n: told.append(n))
+    assert max(told)[0] < 13  # of the ways under the first library none ran
+    found = same(*made(ByLength), libraries=["std", "repro"], ways=["batch 1"], strict=True)
+    assert found.equal
+    assert found.outcomes["std"]
+
+
+class Sharp(nn.Module):
+    """Weighs pixels by a softmax in which some vanish, always the same."""
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return x * (x * torch.linspace(0.0, 900.0, x.shape[1])).softmax(-1)
+
+
+def test_strict_takes_weights_of_zero_where_nothing_moves():
+    found = same(Sharp(), torch.rand(4, 3, 8, 8), libraries=["repro"], strict=True)
+    assert found.equal
+
+
 def test_strict_is_about_repro():
     with pytest.raises(RunError, match="Name repro last"):
         same(*made(), libraries=["repro", "std"], strict=True)

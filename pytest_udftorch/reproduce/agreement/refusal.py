@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -73,7 +74,9 @@ def refuse(one: Subject, ways: Sequence[str]) -> None:
         )
     with within_contract(strict=True):
         where = Whereabouts()
-        with where, _Gaps(where):
+        # Rows of what is no sequence always begin at the same place.
+        gaps = contextlib.nullcontext() if one.sequence is None else _Gaps(where)
+        with where, gaps:
             _run(evaluation(one))
             _run(padded_left(one))
         if any(p.requires_grad for p in one.model.parameters()):

@@ -100,7 +100,8 @@ def same(  # noqa: PLR0913
             converted.
         seed: of the weights and the inputs of a named model.
         strict: refuse a model before its ways are run, if it calls an operator that is outside of
-            the contract, or one whose sums have terms that a mask hides. For the library ``repro``.
+            the contract, or one whose sums have terms that a mask hides; then refuse it by the
+            first way that differs. For the library ``repro``.
         progress: is told how many runs are done, and how many there are.
 
     Raises:
@@ -127,9 +128,11 @@ def same(  # noqa: PLR0913
                 )
             with _session(sessions[-1]):
                 refuse(one, [way.name for way in wanted])
-                _refuse_micro_batches(one, wanted)
         search = _Search(one, wanted, progress, len(sessions), limit)
-        found = {n: search.under(s) for n, s in zip(names, sessions, strict=True)}
+        found = {names[-1]: search.under(sessions[-1], strict=True)} if strict else {}
+        for name, library in zip(names, sessions, strict=True):
+            if name not in found:
+                found[name] = search.under(library)
     return Sameness(
         named, dtype or _dtype_name(one),
         names, tuple(way.name for way in wanted),
@@ -137,20 +140,16 @@ def same(  # noqa: PLR0913
     )  # fmt: skip
 
 
-def _refuse_micro_batches(one: Subject, wanted: Sequence[Way]) -> None:
-    """Refuse a model whose gradients of micro-batches have other bits, if they are wanted.
-
-    Raises:
-        OutsideContractError: it is such a model; names the operator.
-    """
-    ways = [way for way in wanted if way.name == MICRO_BATCHES]
-    for outcome in _Search(one, ways, None, 1, None).under(None).values():
-        if not outcome.equal:
-            raise OutsideContractError(
-                f"{outcome.first or 'torch.autograd'} gives gradients of micro-batches other bits, "
-                "as where what is computed of weights alone is used several times. Name other "
-                "ways, or leave out --strict."
-            )
+def _refusal(way: str, outcome: Outcome) -> str:
+    """Say what makes a way differ, and what to do."""
+    if way == MICRO_BATCHES and outcome.first is None:
+        what = (
+            "torch.autograd gives gradients of micro-batches other bits, as where what is computed "
+            "of weights alone is used several times"
+        )
+    else:
+        what = f"{outcome.first or 'What is not recorded'} gives other bits in the way {way!r}"
+    return f"{what}. Name other ways, or leave out --strict to see all that differ."
 
 
 def _session(library: str | None) -> Any:
@@ -180,8 +179,12 @@ class _Search:
         self._done, self._total = 0, libraries * len(ways)
         self._end = None if limit is None else time.monotonic() + limit
 
-    def under(self, library: str | None) -> dict[str, Outcome]:
-        """Return way -> what came of it, of the ways that were begun in time."""
+    def under(self, library: str | None, *, strict: bool = False) -> dict[str, Outcome]:
+        """Return way -> what came of it, of the ways that were begun in time.
+
+        Raises:
+            OutsideContractError: with ``strict``, a way differs.
+        """
         found: dict[str, Outcome] = {}
         with _session(library):
             whole = _only(evaluation(self.one))
@@ -198,7 +201,9 @@ class _Search:
                     break
                 if way.compares_gradients and trained is None:
                     trained = _only(step(self.one)).gradients
-                found[way.name] = self._outcome(way, whole, trained)
+                found[way.name] = outcome = self._outcome(way, whole, trained)
+                if strict and not (outcome.equal or outcome.failed):
+                    raise OutsideContractError(_refusal(way.name, outcome))
                 self._done += 1
                 self._progress(self._done, self._total)
         return found
