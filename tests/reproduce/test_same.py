@@ -326,6 +326,8 @@ def test_a_classifier_of_images_has_the_ways_of_a_batch():
         (nn.Linear(2, 2), (torch.ones(2, 2), torch.ones(3, 2)), "The inputs have [2, 3] rows"),
         (nn.Linear(2, 2), torch.ones(1, 2), "A batch of one row agrees with itself"),
         (nn.Flatten(0), torch.ones(2, 2), "Its first dimension has to be the batch"),
+        (nn.ReLU(), torch.ones(2, 0), "and no other one empty"),
+        (nn.Linear(3, 2), torch.ones(2, 2), "Linear cannot be run with its inputs (0): RuntimeErr"),
         (nn.ReLU(), torch.ones(2, 2, dtype=torch.int64), "no tensor of floating-point numbers"),
     ],
 )
@@ -333,6 +335,11 @@ def test_what_has_no_ways_is_refused(subject, inputs, message):
     with pytest.raises(RunError) as raised:
         same(subject, inputs)
     assert message in str(raised.value)
+
+
+def test_a_number_for_each_row_is_compared():
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1), nn.Flatten(0))
+    assert same(model, torch.randn(4, 8), libraries=["repro"], strict=True).equal
 
 
 def test_a_model_that_is_not_deterministic_is_refused():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_udftorch.base import compat
-from pytest_udftorch.errors import RunError
+from pytest_udftorch.errors import RunError, UdfError
 
 #: Names of results in the order in which one of them is what is compared.
 _RESULTS: Final = ("logits", "prediction_logits", "last_hidden_state", "image_embeds")
@@ -95,12 +95,12 @@ class Subject:
         self.inputs: dict[Any, Any] = dict(named)
         self.batch = self._rows()
         self._takes = set(inspect.signature(model.forward).parameters)
-        with torch.no_grad():
-            whole = self.call()
-        if not whole.dim() or whole.shape[0] != self.batch:
+        whole = self._whole()
+        if not whole.dim() or whole.shape[0] != self.batch or not whole.numel():
             raise RunError(
                 f"The result of {type(model).__name__} has the shape {tuple(whole.shape)}, and the "
-                f"batch {self.batch} rows. Its first dimension has to be the batch."
+                f"batch {self.batch} rows. Its first dimension has to be the batch, and no other "
+                "one empty."
             )
         self.sequence = self._sequence(whole)
         self.length = whole.shape[1] if self.sequence is not None else 0
@@ -121,6 +121,23 @@ class Subject:
         if found < 2:
             raise RunError("A batch of one row agrees with itself. Give two rows or more.")
         return int(found)
+
+    def _whole(self) -> Any:
+        import torch
+
+        try:
+            with torch.no_grad():
+                return self.call()
+        except UdfError:
+            raise
+        except Exception as error:  # whatever a model's own code raises
+            said = next(iter(str(error).strip().splitlines()), "")
+            raise RunError(
+                f"{type(self.model).__name__} cannot be run with its inputs "
+                f"({', '.join(map(str, self.inputs))}): {type(error).__name__}: {said}. Write a "
+                "function that returns a model and inputs that fit it, and name it as "
+                "model.py:make."
+            ) from error
 
     def _sequence(self, whole: Any) -> Any:
         for name in _SEQUENCES:
@@ -178,7 +195,8 @@ class Subject:
 
     def call(self, changed: Mapping[Any, Any] | None = None, **more: Any) -> Any:
         """Call the model; return the tensor that is compared."""
-        return result_of(self.full(changed, **more))
+        found = result_of(self.full(changed, **more))
+        return found.unsqueeze(-1) if found.dim() == 1 else found
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
