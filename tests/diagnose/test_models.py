@@ -99,3 +99,24 @@ def test_a_network_of_timm_is_made():
     assert model(images).shape == (4, 1000)
     with pytest.raises(RunError, match="timm has no model 'vit_tony'"):
         load_make("timm:vit_tony")
+
+
+@pytest.mark.parametrize("name", ["DeepseekV2ForCausalLM", "Mamba2ForCausalLM", "XLNetLMHeadModel"])
+def test_sizes_that_a_configuration_leaves_open_are_given(name):
+    """Of experts for each token, heads that divide what expands, and a length."""
+    pytest.importorskip("transformers")
+    model, inputs = made(f"hf-tiny:{name}")
+    with torch.no_grad():
+        assert model(**inputs).logits.shape[:2] == (4, 128)
+
+
+def test_a_small_configuration_keeps_each_kind_of_layer():
+    pytest.importorskip("transformers")
+    model, _ = made("hf-tiny:JambaForCausalLM")
+    assert model.config.layers_block_type == ["mamba", "attention"]
+
+
+def test_why_a_configuration_cannot_be_small_is_said_in_one_line():
+    pytest.importorskip("transformers")
+    with pytest.raises(RunError, match=r"validate_layer_type': ValueError: .*\)\. Write a func"):
+        made("hf-tiny:DoryForCausalLM")

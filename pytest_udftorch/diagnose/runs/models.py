@@ -49,8 +49,11 @@ _SIZES: Final[dict[str, int]] = {
     "qk_rope_head_dim": 32, "kv_lora_rank": 96, "q_lora_rank": 96, "rotary_dim": 24,
     **dict.fromkeys(
         ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k"), 2),
-    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "moe_layer_start_index"), 1),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(
+        ("n_group", "topk_group", "first_k_dense_replace", "moe_layer_start_index",
+         "n_shared_experts", "attn_layer_offset"), 1),
+    "attn_layer_period": 2, "num_kv_shared_layers": 0,
     **dict.fromkeys(
         ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_source_positions",
          "max_target_positions", "max_sequence_length"), 512),
@@ -59,9 +62,13 @@ _SIZES: Final[dict[str, int]] = {
     "image_size": 32, "patch_size": 8, "num_mel_bins": 20, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "decoder_start_token_id": 1, "mamba_n_heads": 8, "mamba_d_head": 48,
     "mamba_num_heads": 8, "mamba_head_dim": 48, "ssm_state_size": 16, "state_size": 16,
-    "time_step_rank": 12, "num_codevectors_per_group": 32, "codevector_dim": 32,
+    "mamba_d_ssm": 384, "time_step_rank": 12, "num_codevectors_per_group": 32, "codevector_dim": 32,
     "projection_dim": 48, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
 }  # fmt: skip
+
+
+#: Names of the list of the kinds of layers.
+_KINDS: Final = ("layer_types", "layers_block_type", "block_types")
 
 
 def make_hf_tiny(name: str) -> Callable[[], Any]:
@@ -173,7 +180,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 # Small configurations ----------------------------------------------------------------
@@ -189,6 +196,8 @@ def _small(config_class: Any) -> Any:
         own = {"num_key_value_heads": _SIZES["num_attention_heads"]}
         own["head_dim"] = _SIZES["qk_rope_head_dim"]
         sizes |= {name: size for name, size in own.items() if name in known}
+    if {"expand", "num_heads", "state_size"} <= known.keys():  # Mamba 2: heads divide what expands
+        sizes["num_heads"] = _SIZES["mamba_num_heads"]
     for name, part in getattr(config_class, "sub_configs", {}).items():
         if hasattr(part, "to_dict") and not name.startswith("_"):
             sizes[name] = _small(part)
@@ -198,7 +207,10 @@ def _small(config_class: Any) -> Any:
 def _wanted(name: str, value: Any) -> bool:
     """Tell whether a size of the default configuration is to be replaced by the small one."""
     if value is None:  # absent: no window, no groups of keys
-        return name in ("n_inner", "num_key_value_heads", "pad_token_id", "head_dim")
+        return name in (
+            "n_inner", "num_key_value_heads", "pad_token_id", "head_dim", "num_experts_per_tok",
+            "n_routed_experts", "n_shared_experts",
+        )  # fmt: skip
     return not isinstance(value, bool) and (value > 1 or name.endswith("_id"))
 
 
@@ -207,12 +219,13 @@ def _with_layers(known: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]
     if "attention_types" in known:  # GPT-Neo: kinds, and how often they follow each other
         ((kinds, _),) = known["attention_types"]
         return {**sizes, "num_layers": len(kinds), "attention_types": [[kinds, 1]]}
-    kinds = known.get("layer_types")
-    if not kinds or "num_hidden_layers" not in sizes:
+    name = next((n for n in _KINDS if known.get(n)), None)
+    if name is None or "num_hidden_layers" not in sizes:
         return sizes
+    kinds = known[name]
     each = list(dict.fromkeys(kinds))
     layers = (each * 2)[: max(2, len(each))]
-    return {**sizes, "layer_types": layers, "num_hidden_layers": len(layers)}
+    return {**sizes, name: layers, "num_hidden_layers": len(layers)}
 
 
 # Inputs ------------------------------------------------------------------------------
@@ -234,7 +247,7 @@ def inputs_of(model: Any) -> dict[str, Any]:
     text = getattr(config, "text_config", None) or config
     words = getattr(text, "vocab_size", None)
     limit = getattr(text, "max_position_embeddings", None) or LENGTH
-    length = min(LENGTH, int(limit) if isinstance(limit, int) else LENGTH)
+    length = min(LENGTH, limit if isinstance(limit, int) and limit > 0 else LENGTH)
 
     def tokens(count: int) -> Any:
         return torch.randint(3, int(words or 0), (BATCH, count))
