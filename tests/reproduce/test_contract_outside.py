@@ -214,6 +214,17 @@ def apart(x):
     return x + torch.cdist(rows, rows + 1).sum()
 
 
+def test_what_makes_and_moves_numbers_is_inside():
+    x = torch.randn(2, 3)
+    with patched("repro"), within_contract(strict=True):
+        torch.eye(3, 4)
+        torch.diag_embed(x)
+        torch.block_diag(x, x)
+        torch.diagonal_copy(x)
+        for mode in ("reflect", "replicate"):
+            F.pad(x.expand(2, 2, 2, 3)[None], (1,) * 6, mode=mode)
+
+
 def test_what_is_outside_is_listed_with_its_calls():
     with patched("repro"), within_contract() as found:
         train(between=apart)

@@ -33,6 +33,7 @@ _MADE: Final = (
     _makes("empty_strided", values=False),
     _makes("new_empty", values=False),
     _makes("new_empty_strided", values=False),
+    _makes("eye"),
     _makes("fill", overwrites=True),
     _makes("full"),
     _makes("full_like"),
