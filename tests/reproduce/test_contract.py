@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
-from pytest_udftorch.reproduce import assert_batch_invariant, summation_tree
+from pytest_udftorch.reproduce import assert_batch_invariant, summation_tree, within_contract
 from pytest_udftorch.swap.contract.native import contract, take
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from tests.reproduce.spoiled import SPOILED
@@ -116,6 +116,23 @@ def test_convolutions_and_gradients_are_those_of_stock_but_for_rounding(shape, k
     for mine, truth in zip(ours, run(torch.float64), strict=True):
         assert mine.shape == truth.shape
         torch.testing.assert_close(mine.double(), truth, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_word_for_all_directions_of_a_convolution_is_inside(transposed):
+    """As ``padding="valid"`` gives it."""
+    x, weight = random(2, 4, 9, 8).requires_grad_(), random(4, 4, 3, 2, seed=1).requires_grad_()
+
+    def run(*how):
+        y = torch.convolution(x, weight, None, *how[:3], transposed, how[3], 1)
+        return [y, *torch.autograd.grad((y * y).sum(), (x, weight))]
+
+    with patched("repro"), within_contract(strict=True):
+        whole = run([2, 2], [0, 0], [1, 1], [0, 0])
+        found = run([2], [0], [1], [0])
+        named = F.conv2d(x, weight, stride=2, padding="valid")
+    assert all(map(torch.equal, found, whole))
+    assert transposed or torch.equal(named, whole[0])
 
 
 def test_sums_losses_and_norms_are_those_of_stock_but_for_rounding():

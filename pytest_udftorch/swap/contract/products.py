@@ -189,6 +189,11 @@ def _geometry(
     return Geometry(tuple(padding), room, tuple(taps), tuple(stride), tuple(dilation), ones)
 
 
+def _for_each(words: Any, rank: int) -> Any:
+    """Return a word for each direction, where one is given for all, as ``padding="valid"`` is."""
+    return list(words) * rank if len(words) == 1 else words
+
+
 def _described(
     input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> bool:
@@ -233,6 +238,9 @@ def convolution(
     The inner form of the operator, which ``torch.jit.trace`` records, has four arguments more: they
     choose among stock's backends.
     """
+    stride, padding, dilation, output_padding = (
+        _for_each(words, input.dim() - 2) for words in (stride, padding, dilation, output_padding)
+    )
     given = (input, weight, bias, stride, padding, dilation)
     if transposed:
         size = _transposed_size(*given, output_padding, groups)
@@ -304,6 +312,9 @@ def convolution_backward(
     dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
+    stride, padding, dilation, output_padding = (
+        _for_each(words, input.dim() - 2) for words in (stride, padding, dilation, output_padding)
+    )
     how = (stride, padding, dilation)
     made: list[int] = []
     if transposed:
