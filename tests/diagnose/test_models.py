@@ -116,6 +116,13 @@ def test_a_small_configuration_keeps_each_kind_of_layer():
     assert model.config.layers_block_type == ["mamba", "attention"]
 
 
+def test_a_part_of_any_class_is_small_too():
+    """By default it is a language model of 7 billion weights."""
+    pytest.importorskip("transformers")
+    model, _ = made("hf-tiny:LlavaForConditionalGeneration")
+    assert sum(p.numel() for p in model.parameters()) < 5e6
+
+
 def test_why_a_configuration_cannot_be_small_is_said_in_one_line():
     pytest.importorskip("transformers")
     with pytest.raises(RunError, match=r"validate_layer_type': ValueError: .*\)\. Write a func"):

@@ -188,7 +188,8 @@ def _line(error: Exception) -> str:
 
 def _small(config_class: Any) -> Any:
     """Return a small configuration, with small ones for its parts."""
-    known, sizes = config_class().to_dict(), dict[str, Any]()
+    default, sizes = config_class(), dict[str, Any]()
+    known = default.to_dict()
     for name, value in known.items():
         if name in _SIZES and isinstance(value, int | None) and _wanted(name, value):
             sizes[name] = _SIZES[name]
@@ -198,7 +199,9 @@ def _small(config_class: Any) -> Any:
         sizes |= {name: size for name, size in own.items() if name in known}
     if {"expand", "num_heads", "state_size"} <= known.keys():  # Mamba 2: heads divide what expands
         sizes["num_heads"] = _SIZES["mamba_num_heads"]
-    for name, part in getattr(config_class, "sub_configs", {}).items():
+    for name, stated in getattr(config_class, "sub_configs", {}).items():
+        # Where any class may stand, the default has one.
+        part = stated if hasattr(stated, "to_dict") else type(getattr(default, name, None))
         if hasattr(part, "to_dict") and not name.startswith("_"):
             sizes[name] = _small(part)
     return config_class(**_with_layers(known, sizes))
