@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -335,6 +336,39 @@ def test_what_has_no_ways_is_refused(subject, inputs, message):
     with pytest.raises(RunError) as raised:
         same(subject, inputs)
     assert message in str(raised.value)
+
+
+class Hidden(Model):
+    """Gives fewer numbers for each position than there are words, and no cache."""
+
+    def forward(self, *args, **more):
+        return {"logits": super().forward(*args, **more)["logits"][..., :5]}
+
+
+def test_a_result_that_is_of_no_words_and_no_cache_are_no_failure():
+    found = same(*made(Hidden), libraries=["repro"], strict=True)
+    assert found.equal
+    assert "decoding" not in found.ways
+
+
+class Asks(Model):
+    """Asks its configuration what to drop in training."""
+
+    def __init__(self):
+        super().__init__()
+        more = {"layerdrop": 0.5, "apply_spec_augment": True}
+        self.config = SimpleNamespace(**more, to_dict=lambda: more)
+
+    def score(self, x):
+        if self.training and (self.config.layerdrop or self.config.apply_spec_augment):
+            return super().score(x + torch.rand(()))
+        return super().score(x)
+
+
+def test_what_a_configuration_drops_in_training_is_off():
+    model, given = made(Asks)
+    assert same(model, given, libraries=["repro"], ways=["training forward"]).equal
+    assert (model.config.layerdrop, model.config.apply_spec_augment) == (0.5, True)
 
 
 def test_a_number_for_each_row_is_compared():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -162,19 +163,29 @@ class Subject:
 
     def _targets(self, whole: Any) -> Any:
         if self.causal and self.sequence is not None:
-            return self.inputs[self.sequence].roll(-1, 1)
+            following = self.inputs[self.sequence].roll(-1, 1)
+            if bool(following.max() < whole.shape[-1]):  # not of hidden states, or other classes
+                return following
         return whole.argmax(-1)
 
     def takes(self, name: str) -> bool:
         """Tell whether the model has an argument of this name."""
         return name in self._takes
 
-    @property
+    @functools.cached_property
     def cache(self) -> Any:
-        """The name of the argument for a cache, or None."""
-        if not self.causal or not hasattr(self.model, "config"):
+        """The name of the argument for a cache, or None; a result has to have one, too."""
+        import torch
+
+        name = next((name for name in CACHES if self.takes(name)), None)
+        if not self.causal or name is None or not hasattr(self.model, "config"):
             return None
-        return next((name for name in CACHES if self.takes(name)), None)
+        try:
+            with torch.no_grad():
+                given = set(self.full(use_cache=True).keys())
+        except Exception:  # whatever a model's own code raises: the ways report it
+            return name
+        return name if given.intersection(CACHES) else None
 
     def rows(self, which: Any) -> dict[Any, Any]:
         """Return the inputs of some rows: a slice, or a list of their numbers."""
@@ -214,14 +225,17 @@ class Subject:
             kind = type(module).__name__
             return "drop" in name or (name == "p" and ("Drop" in kind or "Stochastic" in kind))
 
+        # Some layers ask the configuration, which has a share for SpecAugment, too.
+        asked = (vars(module).get("config") for module in self.model.modules())
+        configs = {id(c): c for c in asked if hasattr(c, "to_dict")}
         kept = [
-            (module, name, value)
-            for module in self.model.modules()
-            for name, value in vars(module).items()
-            if isinstance(value, float) and drops(module, name)
+            (holder, name, value)
+            for holder in (*self.model.modules(), *configs.values())
+            for name, value in vars(holder).items()
+            if (isinstance(value, float) and drops(holder, name)) or name == "apply_spec_augment"
         ]
-        for module, name, _ in kept:
-            setattr(module, name, 0.0)
+        for holder, name, value in kept:
+            setattr(holder, name, type(value)(0))
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, norms):
@@ -230,8 +244,8 @@ class Subject:
             yield
         finally:
             self.model.eval()
-            for module, name, value in kept:
-                setattr(module, name, value)
+            for holder, name, value in kept:
+                setattr(holder, name, value)
 
     def on(self, device: str) -> Subject:
         """Return a copy on another device."""
