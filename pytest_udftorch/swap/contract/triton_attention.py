@@ -307,6 +307,25 @@ def _slope(at, to, w, less, factor, query, key, CAUSAL: tl.constexpr):
     return slope
 
 
+@triton.jit
+def _weighed(e, slopes, by, inverse, less, factor, exponents, query, start, end,
+             QUICK: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+             COLUMNS: tl.constexpr):  # fmt: skip
+    """Return the largest codes of rows in tiles of a block, and whether a slope is too large."""
+    places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    largest = tl.zeros((ROWS, COLUMNS), tl.int32)
+    codes = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for tile in range(start, end):
+        key = tile * COLUMNS + tl.arange(0, COLUMNS)
+        place = tl.cast(tile, tl.int64) * (ROWS * COLUMNS) + places
+        w = _weights(tl.load(e + place), by, inverse, QUICK)
+        if slopes is not None:
+            w = _slope(e + place, slopes + place, w, less, factor, query, key, CAUSAL)
+            largest = tl.maximum(largest, w.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        codes = tl.maximum(codes, _codes(w, tl.load(exponents + key)[None, :], QUICK))
+    return tl.max(codes, 1), tl.max(tl.max(largest, 1), 0) > _LARGE
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def attention_weights(e, sums, odd, tops, slopes, weighted, exponents, factor, first, queries, keys,
                       blocks, sharing, chunks, padded, CAUSAL: tl.constexpr, KIND: tl.constexpr,
@@ -328,36 +347,23 @@ def attention_weights(e, sums, odd, tops, slopes, weighted, exponents, factor, f
     query = block * ROWS + tl.arange(0, ROWS)
     by, inverse, quick = _dividing(_totals(sums, number, units, chunks, ROWS, CHUNKS))
     quick = quick & (tl.load(odd + tl.program_id(0)) == 0)
+    less = by
     if slopes is not None:
         less = _totals(weighted, number, units, chunks, ROWS, CHUNKS)
     mine = exponents + line // sharing * padded
     term = start * COLUMNS + tl.arange(0, COLUMNS << NODES)
     low = tl.max(tl.load(mine + term, term < padded, other=-1), 0) < 0
-    largest = tl.zeros((ROWS, COLUMNS), tl.int32)
-    codes = tl.zeros((ROWS, COLUMNS), tl.int32)
+    here = _block(e, first, line, block, blocks, tiles, ROWS, COLUMNS, CAUSAL)
+    if slopes is not None:
+        slopes = _block(slopes, first, line, block, blocks, tiles, ROWS, COLUMNS, CAUSAL)
     if quick & low:
-        for tile in range(start, end):
-            key = tile * COLUMNS + tl.arange(0, COLUMNS)
-            at = _tile(e, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL)
-            w = _weights(tl.load(at), by, inverse, True)
-            if slopes is not None:
-                to = _tile(slopes, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL)
-                w = _slope(at, to, w, less, factor, query, key, CAUSAL)
-                largest = tl.maximum(largest, w.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
-            codes = tl.maximum(codes, _codes(w, tl.load(mine + key)[None, :], True))
+        top, far = _weighed(here, slopes, by, inverse, less, factor, mine, query, start, end, True,
+                            CAUSAL, ROWS, COLUMNS)  # fmt: skip
     else:
-        for tile in range(start, end):
-            key = tile * COLUMNS + tl.arange(0, COLUMNS)
-            at = _tile(e, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL)
-            w = _weights(tl.load(at), by, inverse, False)
-            if slopes is not None:
-                to = _tile(slopes, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL)
-                w = _slope(at, to, w, less, factor, query, key, CAUSAL)
-                largest = tl.maximum(largest, w.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
-            codes = tl.maximum(codes, _codes(w, tl.load(mine + key)[None, :], False))
+        top, far = _weighed(here, slopes, by, inverse, less, factor, mine, query, start, end, False,
+                            CAUSAL, ROWS, COLUMNS)  # fmt: skip
     to = tops + chunk * (units * ROWS) + number * ROWS
-    tl.store(to + tl.arange(0, ROWS), tl.max(codes, 1))
-    far = tl.max(tl.max(largest, 1), 0) > _LARGE
+    tl.store(to + tl.arange(0, ROWS), top)
     tl.store(odd + tl.program_id(0), (far | (not quick)).to(tl.int32))
 
 
