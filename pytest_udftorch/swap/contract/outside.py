@@ -389,7 +389,7 @@ def _both_signs(values: list[Any], compares: str) -> bool:
     ) or any(bool((zero & (negative != (math.copysign(1, n) < 0))).any()) for n in numbers)
 
 
-def reason(func: Any, given: Any, result: Any, zeros: bool) -> str | None:
+def reason(func: Any, given: Any, result: Any, zeros: bool = False) -> str | None:
     """Return why a call is outside of the contract; nothing for one that is inside.
 
     Args:
