@@ -322,6 +322,8 @@ def composed_attention(  # noqa: PLR0913
     mask = mask.detach() if learns else mask
     rows, own = max(x.shape[0] for x in parts), value.shape[-1]
     size = max(query.shape[-1], own)
+    if any(x.stride(3) != 1 for x in parts):  # gradients lie as those of products do
+        parts = _laid(query), _laid(key.mT).mT, _laid(value)
     q, k, v = (
         F.pad(x, (0, size - x.shape[-1])).expand(rows, -1, -1, -1).contiguous() for x in parts
     )
@@ -342,18 +344,24 @@ def composed_attention(  # noqa: PLR0913
     return out, weights
 
 
+def _laid(x: Any) -> Any:
+    """Return a tensor that gets a contiguous gradient."""
+    return x.flatten().view(x.shape)
+
+
 def _could_be_fused(parts: Sequence[Any], mask: Any, enable_gqa: bool) -> bool:
     """Tell whether one operator can give what torch composes, and nobody chose the composition."""
     import torch
 
     query, key, value = parts
+    if not all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts):
+        return False
     rows = max(x.shape[0] for x in parts)
     scores = (rows, *query.shape[1:3], key.shape[2])
     forward_ad: Any = torch.autograd.forward_ad
     switches: Any = torch.backends.cuda
     return bool(
         switches.flash_sdp_enabled()
-        and all(x.dim() == 4 and x.numel() and x.layout is torch.strided for x in parts)
         and query.dtype is key.dtype is value.dtype
         and all(x.shape[0] in (1, rows) for x in parts)
         and key.shape[1:3] == value.shape[1:3]
