@@ -128,6 +128,23 @@ def test_how_a_batch_lies_in_memory_changes_no_bit():
     assert torch.equal(shared[:1], alone)
 
 
+@pytest.mark.parametrize("case", ["mask", "turned", "narrow"])
+def test_gradients_of_what_torch_composes_lie_as_torchs_do(case):
+    q, k, v = tensors()
+    mask = torch.zeros(LENGTH, LENGTH, requires_grad=case == "mask")
+    if case == "turned":
+        q, k, v = (t.mT.contiguous().mT for t in (q, k, v))
+    parts = [t.requires_grad_() for t in (q, k, v[..., :-1] if case == "narrow" else v)]
+
+    def steps():
+        out = F.scaled_dot_product_attention(*parts, mask * 1)
+        return [t.stride() for t in (out, *torch.autograd.grad(out.sum(), parts))]
+
+    with pytest_udftorch.patched("repro"):
+        found = steps()
+    assert found == steps()
+
+
 def test_who_chooses_the_composition_gets_its_second_derivatives():
     parts = [t.requires_grad_() for t in tensors(length=5)]
     mask = torch.zeros(5, 5).requires_grad_()

@@ -322,10 +322,9 @@ def composed_attention(  # noqa: PLR0913
     mask = mask.detach() if learns else mask
     rows, own = max(x.shape[0] for x in parts), value.shape[-1]
     size = max(query.shape[-1], own)
-    if any(x.stride(3) != 1 for x in parts):  # gradients lie as those of products do
-        parts = _laid(query), _laid(key.mT).mT, _laid(value)
     q, k, v = (
-        F.pad(x, (0, size - x.shape[-1])).expand(rows, -1, -1, -1).contiguous() for x in parts
+        F.pad(x, (0, size - x.shape[-1])).expand(rows, -1, -1, -1).contiguous()
+        for x in (_laid(query), _laid(key.mT).mT, _laid(value))
     )
     factor = _factor(query, scale)
     out = (fused if query.is_cuda else _on_cpus)(q, k, v, mask, is_causal, scale=factor)
@@ -345,7 +344,7 @@ def composed_attention(  # noqa: PLR0913
 
 
 def _laid(x: Any) -> Any:
-    """Return a tensor that gets a contiguous gradient."""
+    """Return a tensor that gets a contiguous gradient, as from a product."""
     return x.flatten().view(x.shape)
 
 
