@@ -14,10 +14,9 @@ import triton
 import triton.language as tl
 
 from pytest_udftorch.swap.contract.triton_exact import (
-    _factor,
     _joined,
-    _more,
     _power,
+    _products,
     _scaled,
     _weight_codes,
     _weight_integers,
@@ -38,6 +37,20 @@ def _seen(block, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.co
     if CAUSAL:
         tiles = tl.minimum(tl.cdiv((block + 1) * ROWS, COLUMNS), tiles)
     return tiles
+
+
+@triton.jit
+def _program(chunks):
+    """Return the numbers of a program's block and chunk, and how many blocks there are."""
+    return tl.program_id(0) // chunks, tl.program_id(0) % chunks, tl.num_programs(0) // chunks
+
+
+@triton.jit
+def _of_chunk(chunk, block, tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr, NODES: tl.constexpr,
+              CAUSAL: tl.constexpr):  # fmt: skip
+    """Return where a chunk of 2^NODES tiles of a block begins and ends."""
+    start = chunk << NODES
+    return start, tl.minimum(start + (1 << NODES), _seen(block, tiles, ROWS, COLUMNS, CAUSAL))
 
 
 @triton.jit
@@ -85,16 +98,6 @@ def _held(high, low, row, padded, WIDE: tl.constexpr):
         inside = at < padded
         x, y = tl.load(high + place, inside, other=0), tl.load(low + place, inside, other=0)
     return x, y
-
-
-@triton.jit
-def _products(xh, xl, yh, yl, hh, mid, ll, KIND: tl.constexpr):
-    """Add products of digits of rows and of columns."""
-    xh, xl, yh, yl = _factor(xh, KIND), _factor(xl, KIND), _factor(yh, KIND), _factor(yl, KIND)
-    hh = _more(xh, yh, hh, KIND)
-    mid = _more(xh, yl, mid, KIND)
-    mid = _more(xl, yh, mid, KIND)
-    return hh, mid, _more(xl, yl, ll, KIND)
 
 
 @triton.jit
@@ -231,6 +234,14 @@ def _weights(e, by, inverse, quick):
     return w
 
 
+@triton.jit
+def _unless_later(w, query, key, CAUSAL: tl.constexpr):
+    """Clear the weights of keys that a query does not see, even if its sum is NaN."""
+    if CAUSAL:
+        w = tl.where(key[None, :] <= query[:, None], w, 0.0)
+    return w
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def attention_sums(e, sums, odd, slopes, weighted, gh, gl, ug, vh, vl, uv, first, queries, keys,
                    blocks, sharing, padded, chunks, CAUSAL: tl.constexpr, KIND: tl.constexpr,
@@ -245,13 +256,10 @@ def attention_sums(e, sums, odd, slopes, weighted, gh, gl, ug, vh, vl, uv, first
     padded = padded // 128 * 128
     COLUMNS: tl.constexpr = 1 << LOG
     PARTS: tl.constexpr = 1 << NODES
-    number = tl.program_id(0) // chunks
-    chunk = tl.program_id(0) % chunks
-    units = tl.num_programs(0) // chunks
+    number, chunk, units = _program(chunks)
     line, block = (first + number) // blocks, (first + number) % blocks
     tiles = tl.cdiv(keys, COLUMNS)
-    start = chunk * PARTS
-    end = tl.minimum(start + PARTS, _seen(block, tiles, ROWS, COLUMNS, CAUSAL))
+    start, end = _of_chunk(chunk, block, tiles, ROWS, COLUMNS, NODES, CAUSAL)
     query = block * ROWS + tl.arange(0, ROWS)
     if SLOPES:
         row = line * queries + tl.minimum(query, queries - 1)
@@ -265,9 +273,7 @@ def attention_sums(e, sums, odd, slopes, weighted, gh, gl, ug, vh, vl, uv, first
         key = tile * COLUMNS + tl.arange(0, COLUMNS)
         v = tl.load(_tile(e, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL))
         if SLOPES:
-            w = _weights(v, by, inverse, quick)
-            if CAUSAL:
-                w = tl.where(key[None, :] <= query[:, None], w, 0.0)
+            w = _unless_later(_weights(v, by, inverse, quick), query, key, CAUSAL)
             column = line // sharing * keys + tl.minimum(key, keys - 1)
             g = _multiplied(xh, xl, one, vh, vl, uv, column, padded, WIDE, KIND)
             to = _tile(slopes, first, line, block, tile, blocks, tiles, ROWS, COLUMNS, CAUSAL)
@@ -298,9 +304,7 @@ def _codes(w, exponent, LOW: tl.constexpr):
 @triton.jit
 def _slope(at, to, w, less, factor, query, key, CAUSAL: tl.constexpr):
     """Store weights, and gradients of scores in place of those of weights; return the latter."""
-    if CAUSAL:
-        # A query does not see later keys, even if its sum is NaN.
-        w = tl.where(key[None, :] <= query[:, None], w, 0.0)
+    w = _unless_later(w, query, key, CAUSAL)
     slope = tl.where(w == 0, 0.0, ((tl.load(to) - less[:, None]) * w) * factor)
     tl.store(at, w)
     tl.store(to, slope)
@@ -337,13 +341,10 @@ def attention_weights(e, sums, odd, tops, slopes, weighted, exponents, factor, f
     whose codes then are found. ``exponents`` are those of the units of values.
     """
     COLUMNS: tl.constexpr = 1 << LOG
-    number = tl.program_id(0) // chunks
-    chunk = tl.program_id(0) % chunks
-    units = tl.num_programs(0) // chunks
+    number, chunk, units = _program(chunks)
     line, block = (first + number) // blocks, (first + number) % blocks
     tiles = tl.cdiv(keys, COLUMNS)
-    start = chunk << NODES
-    end = tl.minimum(start + (1 << NODES), _seen(block, tiles, ROWS, COLUMNS, CAUSAL))
+    start, end = _of_chunk(chunk, block, tiles, ROWS, COLUMNS, NODES, CAUSAL)
     query = block * ROWS + tl.arange(0, ROWS)
     by, inverse, quick = _dividing(_totals(sums, number, units, chunks, ROWS, CHUNKS))
     quick = quick & (tl.load(odd + tl.program_id(0)) == 0)

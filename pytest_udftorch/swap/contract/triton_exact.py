@@ -224,6 +224,16 @@ def _more(x, y, acc, KIND: tl.constexpr):
     return acc
 
 
+@triton.jit
+def _products(xh, xl, yh, yl, hh, mid, ll, KIND: tl.constexpr):
+    """Add products of digits of rows and of columns."""
+    xh, xl, yh, yl = _factor(xh, KIND), _factor(xl, KIND), _factor(yh, KIND), _factor(yl, KIND)
+    hh = _more(xh, yh, hh, KIND)
+    mid = _more(xh, yl, mid, KIND)
+    mid = _more(xl, yh, mid, KIND)
+    return hh, mid, _more(xl, yl, ll, KIND)
+
+
 @triton.jit(do_not_specialize=["m", "n", "padded", "chunks", "batches", "splits"])
 def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunks, batches, splits,
                    LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
@@ -268,14 +278,9 @@ def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunk
             mid = tl.zeros((ROWS, COLUMNS), WHOLE)
             ll = tl.zeros((ROWS, COLUMNS), WHOLE)
             for _s in range(tl.minimum(PARTS, steps - q * PARTS)):
-                xh = _factor(tl.load(ah + left), KIND)
-                yh = _factor(tl.load(bh + right), KIND)
-                xl = _factor(tl.load(al + left), KIND)
-                yl = _factor(tl.load(bl + right), KIND)
-                hh = _more(xh, yh, hh, KIND)
-                mid = _more(xh, yl, mid, KIND)
-                mid = _more(xl, yh, mid, KIND)
-                ll = _more(xl, yl, ll, KIND)
+                xh, yh = tl.load(ah + left), tl.load(bh + right)
+                xl, yl = tl.load(al + left), tl.load(bl + right)
+                hh, mid, ll = _products(xh, xl, yh, yl, hh, mid, ll, KIND)
                 left += STEP
                 right += STEP
             here = (first + q).to(tl.int64)
