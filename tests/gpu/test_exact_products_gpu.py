@@ -73,7 +73,9 @@ def test_special_values_in_large_tiles():
 def test_hopper_has_its_own_kernel():
     device = torch.device("cuda", torch.cuda.current_device())
     plan = cuda_exact.planned(4096, 4096, 4096, 1, device, "int8", 512, (torch.bfloat16, None))
-    hopper = torch.cuda.get_device_capability()[0] == 9 and launches.gluon() is not None
+    hopper = (
+        torch.cuda.get_device_capability()[0] == 9 and launches.gluon("gluon_exact") is not None
+    )
     assert plan.launch.name == ("tiled_products" if hopper else "exact_products")
 
 

@@ -107,7 +107,7 @@ def _is_hopper(device: Any) -> bool:
     """Tell whether a GPU has the instructions of ``gluon_exact``, and Triton has its language."""
     import torch
 
-    return torch.cuda.get_device_capability(device)[0] == 9 and gluon() is not None
+    return torch.cuda.get_device_capability(device)[0] == 9 and gluon("gluon_exact") is not None
 
 
 class Digits(NamedTuple):
@@ -318,7 +318,7 @@ def multiplied(
     if plan.tile is None:
         plan.launch(*left.parts, left.units, *right.parts, right.units, c, room, fused)
     else:
-        made, tile = gluon(), plan.tile
+        made, tile = gluon("gluon_exact"), plan.tile
         described = [
             made.descriptor(of.parts.flatten(0, 1), side, tile.step)
             for of, side in ((left, tile.rows), (right, tile.columns))

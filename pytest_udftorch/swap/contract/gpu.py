@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.swap.contract import cuda_exact, launches
 from pytest_udftorch.swap.contract.cuda_sums import ROW, log2, sums
-from pytest_udftorch.swap.contract.launches import Launch, launch
+from pytest_udftorch.swap.contract.launches import Launch, gluon, launch
 from pytest_udftorch.swap.operators.tensors import alike
 
 #: Products of one chunk are accumulated one after the other.
@@ -22,11 +23,40 @@ _STAGES: Final = 2
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
 _PROGRAMS: Final = 256
 
-#: So many levels of chunks are not split: it would take another launch.
-_UNSPLIT: Final = 3
+#: So many levels of chunks are not split: it would take another launch. Of the kernel in Gluon the
+#: second number.
+_UNSPLIT: Final = (3, 4)
 
 #: Programs of products that a multiprocessor has registers for.
 _OF_PROCESSOR: Final = 3
+
+
+class Tile(NamedTuple):
+    """How a program of the kernel in Gluon is laid out.
+
+    Attributes:
+        side: rows and columns of results.
+        warps: of the program.
+        resident: how many programs a multiprocessor holds.
+    """
+
+    side: int
+    warps: int
+    resident: int
+
+
+#: Tiles for many results and for few; registers of a thread, how many steps a program holds, and
+#: sums of chunks that wait in shared memory.
+_TILES: Final = (Tile(64, 4, 3), Tile(32, 2, 6))
+_REGISTERS: Final = 168
+_HELD: Final = 3
+_SLOTS: Final = 1
+
+#: GPUs of this generation copy to shared memory while they compute.
+_AMPERE: Final = 8
+
+#: Fewer rows or columns than this leave most of a tile empty.
+_LEAST: Final = 17
 
 #: The longest row whose norm a program holds.
 LONGEST: Final = 1 << ROW
@@ -88,19 +118,24 @@ class Plan(NamedTuple):
     room: int
 
 
+def _split(tiles: int, k: int, unsplit: int) -> tuple[int, int]:
+    """Return of how many levels of chunks the parts of k are, and how many parts there are."""
+    levels = log2(-(-k // _chunk))
+    while levels > unsplit and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
+        levels -= 1
+    return levels, -(-k // (_chunk << levels))
+
+
 def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
     """Return how to compute so many products of m times n results over k."""
     chunk, enough = _chunk, _resident(device) // _OF_PROCESSOR
-    levels = log2(-(-k // chunk))
     for side in (64, 32):
         rows, columns = (min(side, max(16, 1 << log2(size))) for size in (m, n))
         tiles = batches * -(-m // rows) * -(-n // columns)
         # More splits than this cost another launch, for little.
-        if tiles * max(1, -(-k // (chunk << _UNSPLIT))) >= enough:
+        if tiles * max(1, -(-k // (chunk << _UNSPLIT[0]))) >= enough:
             break
-    while levels > _UNSPLIT and tiles * -(-k // (chunk << levels)) < _PROGRAMS:
-        levels -= 1
-    splits = -(-k // (chunk << levels))
+    levels, splits = _split(tiles, k, _UNSPLIT[0])
     constants = {
         "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
         "WHOLE": k % _STEP == 0,
@@ -109,16 +144,73 @@ def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
     return Plan(splits, programs, constants, _STAGES, programs * levels * rows * columns)
 
 
+@functools.cache
+def _copies(device: Any) -> bool:
+    """Tell whether a GPU copies asynchronously, and Triton has the words of ``gluon_products``."""
+    import torch
+
+    capable = torch.cuda.get_device_capability(device)[0] >= _AMPERE
+    return capable and gluon("gluon_products") is not None
+
+
+class Factor(NamedTuple):
+    """How a factor of a product lies in memory.
+
+    Attributes:
+        batch: how far apart matrices are.
+        across: how far apart rows are, or columns of the right factor.
+        along: how far apart neighbours in k are.
+        is_aligned: whether it begins at a multiple of 16 bytes.
+    """
+
+    batch: int
+    across: int
+    along: int
+    is_aligned: bool
+
+    def words(self, side: str, count: int) -> dict[str, bool]:
+        """Return what the kernel in Gluon is told of a factor of so many rows."""
+        near, far = (self.along, self.across) if self.along == 1 else (self.across, self.along)
+        wide = self.is_aligned and near == 1 and far % 4 == self.batch % 4 == 0
+        # Of rows that lie beside each other, those beyond the last begin anew.
+        wide &= self.along == 1 or count % 4 == 0
+        return {f"{side}_ALONG": self.along == 1, f"{side}_WIDE": wide}
+
+
 @functools.lru_cache(maxsize=8192)
 def _product_launch(
-    shape: tuple[int, ...], k: int, batches: int, strides: tuple[int, ...], device: Any, chunk: int
-) -> tuple[Launch, Plan]:
+    shape: tuple[int, ...], k: int, batches: int, factors: tuple[Factor, ...], biased: bool,
+    device: Any, chunk: int,
+) -> tuple[Launch, int, int]:  # fmt: skip
+    """Return the launch of a product, in how many parts of k, and the room of sums that wait.
+
+    A launch is of tensors that are there or not, and of one chunk: hence the last arguments.
+    """
     m, n = shape[-2:]
-    plan = planned(m, n, k, batches, device)
-    tiled = m % plan.constants["ROWS"] == 0 and n % plan.constants["COLUMNS"] == 0
-    numbers = (m, n, k, batches, plan.splits, *strides)
-    constants = {**plan.constants, "TILED": tiled}
-    return Launch("products", plan.programs, device, numbers, constants, 4, plan.stages), plan
+    a, b = factors
+    strides = (a.batch, a.across, a.along, b.batch, b.along, b.across)
+    if min(m, n) < _LEAST or not _copies(device):
+        plan = planned(m, n, k, batches, device)
+        tiled = m % plan.constants["ROWS"] == 0 and n % plan.constants["COLUMNS"] == 0
+        numbers = (m, n, k, batches, plan.splits, *strides)
+        constants = {**plan.constants, "TILED": tiled}
+        made = Launch("products", plan.programs, device, numbers, constants, 4, plan.stages)
+        return made, plan.splits, plan.room
+    for tile in _TILES:
+        tiles = batches * -(-m // tile.side) * -(-n // tile.side)
+        if tiles * max(1, -(-k // (chunk << _UNSPLIT[0]))) >= _PROGRAMS:
+            break
+    levels, splits = _split(tiles, k, _UNSPLIT[1])
+    programs = min(tiles * splits, cuda_exact.processors(device) * tile.resident)
+    constants = {
+        "LEVELS": levels, "CHUNK": chunk, "ROWS": tile.side, "COLUMNS": tile.side, "STEP": _STEP,
+        "STAGES": _HELD, "SLOTS": min(levels, _SLOTS), "WARPS": tile.warps,
+        **a.words("A", m), **b.words("B", n), "WHOLE": k % _STEP == 0,
+        "TILED": m % tile.side == n % tile.side == 0,
+    }  # fmt: skip
+    made = Launch("copied_products", programs, device, (m, n, k, batches, splits, *strides),
+                  constants, tile.warps, registers=_REGISTERS)  # fmt: skip
+    return made, splits, programs * levels * tile.side**2
 
 
 @functools.lru_cache(maxsize=256)
@@ -146,18 +238,23 @@ def _named(x: Any) -> str:
 class GpuContract:
     """Sums and products of float32 tensors on GPUs, and products of those in bfloat16."""
 
-    def mm(self, a: Any, b: Any) -> Any:
-        """Return the product in float32 of two matrices with any strides."""
+    def mm(self, a: Any, b: Any, bias: Any = None) -> Any:
+        """Return the product in float32 of two matrices with any strides.
+
+        Args:
+            a: float32 or bfloat16.
+            b: like ``a``.
+            bias: a dense number in float32 for each column, which is added to it, or None.
+        """
         if cuda_exact.takes(a):
-            return cuda_exact.mm(a, b, wide=True)
-        return self._product(a, b, (a.shape[0], b.shape[1]), 1, (0, *a.stride(), 0, *b.stride()))
+            return cuda_exact.mm(a, b, bias, wide=True)
+        return self._product(a, b, (a.shape[0], b.shape[1]), bias)
 
     def products(self, a: Any, b: Any) -> Any:
         """Return the products of each two matrices of two batches, as ``mm`` does."""
         if cuda_exact.takes(a):
             return cuda_exact.product(a, b, wide=True)
-        shape = (len(a), a.shape[1], b.shape[2])
-        return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
+        return self._product(a, b, (len(a), a.shape[1], b.shape[2]))
 
     def weighted(self, w: Any, v: Any) -> Any:
         """Return sums of rows of values in bfloat16 by weights, as the CPU's contract does.
@@ -168,17 +265,26 @@ class GpuContract:
         """
         return cuda_exact.weighted(w, v)
 
-    def _product(
-        self, a: Any, b: Any, shape: tuple[int, ...], batches: int, strides: tuple[int, ...]
-    ) -> Any:
-        m, n = shape[-2:]
-        k = a.shape[-1]
-        if not k or not batches * m * n:
-            return a.new_zeros(shape)
-        made, plan = _product_launch(shape, k, batches, strides, a.device, _chunk)
-        c = a.new_empty(shape if plan.splits == 1 else (plan.splits, *shape))
-        made(a, b, c, a.new_empty(plan.room) if plan.room else c)
-        return c if plan.splits == 1 else self.sums(c, 0)
+    def _product(self, a: Any, b: Any, shape: tuple[int, ...], bias: Any = None) -> Any:
+        batches, k = shape[:-2], a.shape[-1]
+        if not k or not a.numel() * b.numel():
+            c = a.new_zeros(shape)
+            return c if bias is None else c.add_(bias)
+        factors = tuple(
+            Factor(
+                x.stride(0) if batches else 0, x.stride(-2), x.stride(-1), x.data_ptr() % 16 == 0
+            )
+            for x in (a, b.mT)
+        )
+        made, splits, room = _product_launch(
+            shape, k, math.prod(batches), factors, bias is not None, a.device, _chunk
+        )
+        c = a.new_empty(shape if splits == 1 else (splits, *shape))
+        made(a, b, c, a.new_empty(room) if room else c, bias if splits == 1 else None)
+        if splits == 1:
+            return c
+        found = self.sums(c, 0)
+        return found if bias is None else found.add_(bias)
 
     def sums(self, x: Any, dim: int) -> Any:
         """Return the sums over one dimension, which the result lacks."""

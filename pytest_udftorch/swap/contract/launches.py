@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.errors import CudaFormError
@@ -30,14 +31,17 @@ def kernels() -> Any:
     return triton_kernels
 
 
+#: Modules of kernels in Gluon.
+_GLUON: Final = ("gluon_exact", "gluon_products")
+
+
 @functools.cache
-def gluon() -> Any:
-    """Return the module of the kernels in Gluon, or None if this version of Triton lacks it."""
+def gluon(name: str) -> Any:
+    """Return a module of kernels in Gluon, or None if this version of Triton lacks its words."""
     try:
-        from pytest_udftorch.swap.contract import gluon_exact
+        return importlib.import_module(f"{__package__}.{name}")
     except (ImportError, AttributeError):
         return None
-    return gluon_exact
 
 
 @functools.cache
@@ -51,10 +55,8 @@ def _kernel(name: str) -> Any:
         return getattr(kernels(), name)
     from pytest_udftorch.swap.contract import triton_attention, triton_exact
 
-    for module in (triton_exact, triton_attention):
-        if hasattr(module, name):
-            return getattr(module, name)
-    return getattr(gluon(), name)
+    modules = (triton_exact, triton_attention, *map(gluon, _GLUON))
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 @functools.cache
@@ -80,19 +82,22 @@ class Launch:
         constants: the compile-time arguments by name, in order.
         warps: of a program.
         stages: how many steps ahead a loop loads; 0 leaves it to Triton.
+        registers: the most that a thread may have; 0 leaves it to Triton.
     """
 
     __slots__ = (
-        "_found", "constants", "device", "name", "numbers", "programs", "stages", "warps"
+        "_found", "_options", "constants", "device", "name", "numbers", "programs", "warps"
     )  # fmt: skip
 
     def __init__(
         self, name: str, programs: int, device: Any, numbers: Sequence[Any],
-        constants: Mapping[str, Any], warps: int, stages: int = 0,
+        constants: Mapping[str, Any], warps: int, stages: int = 0, registers: int = 0,
     ) -> None:  # fmt: skip
         self.name, self.programs, self.device = name, programs, device
         self.numbers, self.constants = tuple(numbers), dict(constants)
-        self.warps, self.stages = warps, stages
+        self.warps = warps
+        chosen = {"num_stages": stages, "maxnreg": registers}
+        self._options = {name: number for name, number in chosen.items() if number}
         self._found: dict[Any, Any] = {}
 
     def __call__(self, *tensors: Any) -> None:
@@ -140,9 +145,8 @@ class Launch:
 
     def _compiled(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """Compile and launch; return what a further launch needs."""
-        options = {"num_stages": self.stages} if self.stages else {}
         compiled = compat.uncompiled(_kernel(self.name)[(self.programs,)])(
-            *tensors, *numbers, **self.constants, **options, num_warps=self.warps,
+            *tensors, *numbers, **self.constants, **self._options, num_warps=self.warps,
             enable_fp_fusion=False,
         )  # fmt: skip
         rest = tuple(self.constants.values())

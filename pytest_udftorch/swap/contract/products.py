@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.contract import cuda_exact, cuda_windows
+from pytest_udftorch.swap.contract.gpu import GPU
 from pytest_udftorch.swap.contract.layouts import has_channels_last, spreads
 from pytest_udftorch.swap.contract.native import contract
 from pytest_udftorch.swap.contract.outside import declined as stock
@@ -46,8 +47,11 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     """Return beta * self + alpha * product of two matrices."""
     if not _fit(mat1, mat2) or not spreads(self.shape, (len(mat1), mat2.shape[1])):
         return stock(self, mat1, mat2, beta=beta, alpha=alpha)
-    if cuda_exact.takes(mat1) and alpha == beta == 1 and self.shape == mat2.shape[1:]:
-        return cuda_exact.mm(mat1, mat2, self.contiguous())
+    if alpha == beta == 1 and self.shape == mat2.shape[1:]:
+        if cuda_exact.takes(mat1):
+            return cuda_exact.mm(mat1, mat2, self.contiguous())
+        if mat1.is_cuda:
+            return GPU.mm(mat1, mat2, self.contiguous())
     return _plus(self, contract().mm(mat1, mat2), beta, alpha)
 
 

@@ -95,15 +95,15 @@ def _closed(room, one, chunks, SIZE: tl.constexpr):
     # Strides are: without their divisors loads are narrow.
     do_not_specialize=["m", "n", "k", "batches", "splits"],
 )
-def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
+def products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
              b_column, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr,
              TILED: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
-    c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles.
-    WHOLE says that k is a multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then
-    loads are wide.
+    c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles. bias
+    has a number for each column, or is None. WHOLE says that k is a multiple of STEP, TILED that m
+    and n are those of ROWS and COLUMNS: then loads are wide.
     """
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
@@ -150,6 +150,8 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
                 one = _taken(room, one, acc, s // PARTS, SIZE)
                 acc = tl.zeros((ROWS, COLUMNS), tl.float32)
         total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
+        if bias is not None:
+            total += tl.load(bias + j, j < n, other=0.0)[None, :]
         to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
         tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
         tl.debug_barrier()
