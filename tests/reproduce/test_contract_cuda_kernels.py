@@ -248,6 +248,12 @@ for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
     for count in (5001, 5000):
         want = (upper.float() / 2**bits < 0.3)[:count].float()
         same(it.below(torch.empty(count), key, 0.3), want)
+        x, noise = torch.randn(count), want.div(0.3)
+        x[:2] = torch.tensor([math.inf, -0.0])
+        y, mask = it.dropped(x, key, 0.3)
+        same(y, x * noise)
+        assert torch.equal(mask, noise != 0)
+        same(it.kept(x.flip(0), mask, 0.3), x.flip(0) * noise)
 # Weights of an upsampling by 2 have products that are exact.
 how = upsampling.Direction(7, 14, upsampling.Kind.LINEAR)
 for gradient, shape in ((False, (2, 3, 5, 7)), (True, (2, 3, 5, 14))):

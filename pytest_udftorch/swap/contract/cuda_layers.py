@@ -18,10 +18,12 @@ from pytest_udftorch.swap.contract.attention import (
     fused,
     taken,
 )
+from pytest_udftorch.swap.contract.gpu import GPU
 from pytest_udftorch.swap.contract.norms import batch_norm, batch_norm_backward, fit, given
 from pytest_udftorch.swap.contract.outside import declined
 from pytest_udftorch.swap.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.swap.contract.sums import over
+from pytest_udftorch.swap.contract.variates import key_of
 from pytest_udftorch.swap.cuda import direct
 from pytest_udftorch.swap.overrides.python_override import stock
 from pytest_udftorch.swap.overrides.switchboard import stock_kernel
@@ -38,6 +40,8 @@ def native_dropout(input: Any, p: float, train: Any) -> Any:
 
     if train is False or not 0 < p < 1 or str(input.dtype) not in FLOATS:
         return stock(input, p, train)
+    if input.numel() and input.is_contiguous():
+        return GPU.dropped(input, key_of(None, input.device), 1 - p)
     noise = torch.empty_like(input).bernoulli_(1 - p)
     mask = noise != 0
     return input * noise.div_(1 - p), mask
@@ -47,6 +51,9 @@ def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
     """Return the gradient of what was kept, over the probability to keep it."""
     if str(grad_output.dtype) not in FLOATS or not scale > 1:
         return stock(grad_output, mask, scale)
+    dense = grad_output.is_contiguous() and mask.is_contiguous()
+    if dense and grad_output.numel() and grad_output.shape == mask.shape:
+        return GPU.kept(grad_output, mask, 1 / scale)
     return grad_output * mask.to(grad_output.dtype).div_(1 / scale)
 
 

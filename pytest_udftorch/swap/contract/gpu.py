@@ -613,6 +613,34 @@ class GpuContract:
         """Fill a dense float32 tensor with ones where a fraction is below ``p``, and zeros."""
         return self._drawn(y, key, {"KIND": "below", "BITS": 24}, p)
 
+    def dropped(self, x: Any, key: int, keep: float) -> tuple[Any, Any]:
+        """Return what is kept of a dense tensor, over the probability to keep it, and what is.
+
+        Args:
+            x: float32, or of 16 bits.
+            key: of Philox.
+            keep: the probability, above 0.
+        """
+        import torch
+
+        y, mask = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+        n = x.numel()
+        launch(
+            "dropped", -(-n // (4 * _QUADS)), (x, y, mask), (float(keep), n, signed(key)),
+            {"WHOLE": n % 4 == 0, "BLOCK": _QUADS}, 4, free=1,
+        )  # fmt: skip
+        return y, mask
+
+    def kept(self, grad: Any, mask: Any, keep: float) -> Any:
+        """Return the gradient of what ``dropped`` keeps; the tensors are dense and alike."""
+        import torch
+
+        y, n = torch.empty_like(grad), grad.numel()
+        launch(
+            "kept", -(-n // _BLOCK), (grad, y, mask), (float(keep), n), {"BLOCK": _BLOCK}, 4
+        )  # fmt: skip
+        return y
+
     def _drawn(self, y: Any, key: int, form: dict[str, Any], a: float = 0.0, b: float = 0.0) -> Any:
         if n := y.numel():
             launch(

@@ -328,6 +328,19 @@ def convolved_weights(grad, x, y, waiting, taps, places, m, n, k, batches, group
 # Random numbers -----------------------------------------------------------------------------
 
 
+@triton.jit
+def _drawn(key, BLOCK: tl.constexpr):
+    """Return a program's words, four for each of BLOCK counters, and which ones they are."""
+    quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros((BLOCK,), tl.uint32)
+    w, x, y, z = tl.philox(
+        tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
+    )
+    # Joined twice, the last dimension is the outer one of a quad.
+    word = tl.reshape(tl.join(tl.join(w, y), tl.join(x, z)), [4 * BLOCK])
+    return word, tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+
+
 @triton.jit(do_not_specialize=["n", "key"])
 def words(out, a, b, n, key, KIND: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr,
           BLOCK: tl.constexpr):  # fmt: skip
@@ -337,14 +350,7 @@ def words(out, a, b, n, key, KIND: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.c
     plus b, or whether it is below a. WHOLE says that n is a multiple of 4: then a thread stores
     four at once.
     """
-    quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    zero = tl.zeros((BLOCK,), tl.uint32)
-    w, x, y, z = tl.philox(
-        tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
-    )
-    # Joined twice, the last dimension is the outer one of a quad.
-    word = tl.reshape(tl.join(tl.join(w, y), tl.join(x, z)), [4 * BLOCK])
-    at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+    word, at = _drawn(key, BLOCK)
     if WHOLE:
         n = n // 4 * 4
     if KIND == "words":
@@ -356,6 +362,33 @@ def words(out, a, b, n, key, KIND: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.c
         elif KIND == "below":
             fraction = tl.where(fraction < a, 1.0, 0.0)
         tl.store(out + at, fraction, at < n)
+
+
+@triton.jit
+def _noise(kept, keep, DTYPE: tl.constexpr):
+    """Return one over the probability to keep, in a dtype, for what is kept, and zeros."""
+    one = tl.zeros(kept.shape, tl.float32) + 1.0
+    return tl.where(kept, tl.div_rn(one, one * keep).to(DTYPE).to(tl.float32), 0.0)
+
+
+@triton.jit(do_not_specialize=["n", "key"])
+def dropped(x, out, mask, keep, n, key, WHOLE: tl.constexpr, BLOCK: tl.constexpr):
+    """Drop elements, and divide others by the probability to keep them; tell which were kept."""
+    word, at = _drawn(key, BLOCK)
+    if WHOLE:
+        n = n // 4 * 4
+    kept = (word >> 8).to(tl.float32) * 2.0**-24 < keep
+    found = _wide(x, at, at < n) * _noise(kept, keep, out.dtype.element_ty)
+    tl.store(out + at, found.to(out.dtype.element_ty), at < n)
+    tl.store(mask + at, kept, at < n)
+
+
+@triton.jit(do_not_specialize=["n"])
+def kept(x, out, mask, keep, n, BLOCK: tl.constexpr):
+    """Do to a gradient what ``dropped`` did to the elements."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    noise = _noise(tl.load(mask + at, at < n, other=0) != 0, keep, out.dtype.element_ty)
+    tl.store(out + at, (_wide(x, at, at < n) * noise).to(out.dtype.element_ty), at < n)
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])

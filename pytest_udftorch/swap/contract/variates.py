@@ -30,7 +30,7 @@ _shadows: Final[Newest[int, tuple[int, Any]]] = Newest(64)
 _WORDS: Final = 4
 
 
-def _key(generator: Any, device: Any) -> int:
+def key_of(generator: Any, device: Any) -> int:
     """Draw the key of a call.
 
     The generator that a seed made draws the same keys on every device. That of a GPU draws those
@@ -67,7 +67,7 @@ def _key_of_gpu(generator: Any) -> int:
 
 
 def _words(count: int, generator: Any, device: Any) -> Any:
-    return contract().words(count, _key(generator, device), device)
+    return contract().words(count, key_of(generator, device), device)
 
 
 #: A fraction has as many bits as the significand of its dtype, so that it is below 1.
@@ -97,7 +97,7 @@ def _uniform(count: int, generator: Any, device: Any, bits: int = 24) -> Any:
 
     if device.type == "cuda":
         y = torch.empty(count, dtype=torch.float32, device=device)
-        return GPU.fractions(y, _key(generator, device), bits)
+        return GPU.fractions(y, key_of(generator, device), bits)
     return _fractions(_words(count, generator, device), bits)
 
 
@@ -107,7 +107,7 @@ def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any =
         return stock(self, from_, to, generator=generator)
     bits = _BITS.get(str(self.dtype), 24)
     if self.is_cuda:
-        key = _key(generator, self.device)
+        key = key_of(generator, self.device)
         return _filled(self, lambda y: GPU.fractions(y, key, bits, to - from_, from_))
     u = _uniform(self.numel(), generator, self.device, bits)
     if (from_, to) != (0.0, 1.0):
@@ -141,7 +141,7 @@ def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = 
     if not self.is_cuda or not count:
         pairs = _uniform(count + (count & 1), generator, self.device)
         return self.copy_(_normal(pairs, count, mean, std).view(self.shape))
-    key, launcher = _key(generator, self.device), cuda_operators.launcher
+    key, launcher = key_of(generator, self.device), cuda_operators.launcher
 
     def fill(y: Any) -> Any:
         if launcher is None or not normals_of_places(launcher, y, signed(key), mean, std):
@@ -169,7 +169,7 @@ def bernoulli_float_(self: Any, p: float = 0.5, *, generator: Any = None) -> Any
     if not 0 <= p <= 1:
         return stock(self, p, generator=generator)
     if self.is_cuda:
-        key = _key(generator, self.device)
+        key = key_of(generator, self.device)
         return _filled(self, lambda y: GPU.below(y, key, p))
     return self.copy_((_uniform(self.numel(), generator, self.device) < p).view(self.shape))
 
