@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact products and attention in bfloat16 under repro against stock's on CUDA, in turns.
+"""Products and attention under repro against stock's on CUDA, in turns.
 
     python -m benches.experiments.exact_products_cuda [--store FILE]
 
@@ -8,6 +8,7 @@ linear layer, ``NN`` that of the gradient of its input, ``TN`` that of its weigh
 of square matrices, of layers of a language model of 1 B parameters, and of decoding, where a graph
 goes through as many weights as the cache of a GPU does not hold. Attention is causal, of 32 heads
 of 64 numbers, of which 8 have keys and values of their own, forward alone and with its gradients.
+These have bfloat16; products of float32 are those of squares, and of layers of small models.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ LARGE: Final = ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (204
                 (2048, 8192, 2048))  # fmt: skip
 DECODING: Final = ((1, 4096, 4096), (8, 4096, 4096), (16, 2048, 8192))
 
+#: In float32.
+PLAIN: Final = ((4096, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (256, 256, 256),
+                (256, 768, 768), (256, 768, 3072), (256, 3072, 768))  # fmt: skip
+
 #: Weights that a graph of decoding goes through.
 WEIGHTS: Final = 10
 
@@ -44,10 +49,10 @@ HEADS, SHARED, SIZE = 32, 8, 64
 Tensor = torch.Tensor
 
 
-def made(rows: int, columns: int, across: bool) -> Tensor:
+def made(rows: int, columns: int, dtype: torch.dtype, across: bool) -> Tensor:
     """Return a random matrix, whose columns are dense if ``across``."""
     shape = (columns, rows) if across else (rows, columns)
-    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(shape, device="cuda", dtype=dtype)
     return x.t() if across else x
 
 
@@ -63,15 +68,19 @@ def captured(library: str, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return found
 
 
-def measured(m: int, k: int, n: int, layout: str, count: int, rounds: int) -> dict[str, Any]:
+def measured(
+    shape: tuple[int, int, int], dtype: torch.dtype, layout: str, count: int, rounds: int
+) -> dict[str, Any]:
     """Return how long one product takes under both libraries, and stock's time over repro's."""
-    x = made(m, k, layout[0] == "T")
-    weights = [made(k, n, layout[1] == "T") for _ in range(count)]
+    m, k, n = shape
+    x = made(m, k, dtype, layout[0] == "T")
+    weights = [made(k, n, dtype, layout[1] == "T") for _ in range(count)]
     graphs = {n: captured(n, lambda: [x @ weight for weight in weights]) for n in LIBRARIES}
     times = events({name: g.replay for name, g in graphs.items()}, rounds, flush=False)
     ratio = [a / b for a, b in zip(times["std"], times["repro"], strict=True)]
     return {
-        "m": m, "k": k, "n": n, "layout": layout, "std_over_repro": stored.summary(ratio),
+        "m": m, "k": k, "n": n, "dtype": str(dtype).removeprefix("torch."), "layout": layout,
+        "std_over_repro": stored.summary(ratio),
         "ns": {name: stored.summary([t / count for t in of]) for name, of in times.items()},
     }  # fmt: skip
 
@@ -111,8 +120,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("exact_products_cuda", __doc__)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(arguments)
-    cases = [(*shape, layout, 1) for shape in LARGE for layout in LAYOUTS]
-    cases += [(*shape, "NT", WEIGHTS) for shape in DECODING]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    of_all = ((torch.bfloat16, LARGE), (torch.float32, PLAIN))
+    cases = [(s, dtype, layout, 1) for dtype, of in of_all for s in of for layout in LAYOUTS]
+    cases += [(shape, torch.bfloat16, "NT", WEIGHTS) for shape in DECODING]
     figures: dict[str, Any] = {"device": gpu(), "shapes": [], "attention": []}
 
     def add(to: str, row: dict[str, Any], said: str) -> None:

@@ -1353,16 +1353,16 @@ def exact_products_cuda(results: Results) -> str:
     """Return the speed of exact products on a GPU, as a share of stock's products in bfloat16."""
     document = results["exact_products_cuda"]
     rows = [
-        (f"{r['m']:,} × {r['k']:,} × {r['n']:,}", r["layout"],
+        (f"{r['m']:,} × {r['k']:,} × {r['n']:,}", r["dtype"], r["layout"],
          f"{r['ns']['std']['median'] / 1e3:.1f}", f"{r['ns']['repro']['median'] / 1e3:.1f}",
          _share_of_speed(r["std_over_repro"]))
         for r in document["shapes"]
     ]  # fmt: skip
     said = (
         "Medians of products replayed from CUDA graphs, stock and repro in turns; the digits of "
-        "both factors are made in each. In brackets the middle half."
+        "both factors in bfloat16 are made in each. In brackets the middle half."
     )
-    head = ["m × k × n", "layout", "stock, µs", "repro, µs", "stock's time over repro's"]
+    head = ["m × k × n", "", "layout", "stock, µs", "repro, µs", "stock's time over repro's"]
     attended = []
     for r in document["attention"]:
         for what in ("forward", "with gradients"):
@@ -1375,7 +1375,7 @@ def exact_products_cuda(results: Results) -> str:
     of = (
         "Causal attention of 32 heads of 64 numbers, which share keys and values by four, likewise."
     )
-    columns = ["samples × length", "", *head[2:]]
+    columns = ["samples × length", "", *head[3:]]
     return _with_source(
         [*table(head, rows), "", said, "", *table(columns, attended), "", of], document
     )

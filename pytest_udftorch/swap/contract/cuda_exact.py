@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.errors import CudaFormError
@@ -130,23 +131,39 @@ def empty_digits(rows: int, k: int, device: Any) -> Digits:
     return Digits(parts, torch.empty(-(-k // _chunk), rows + PAD, device=device))
 
 
+def _digits_held(count: int, k: int, rows: Sequence[int]) -> tuple[int, dict[str, Any]]:
+    """Return how many programs write so many rows of k numbers as digits, and their constants."""
+    # A short row is one chunk of fewer terms.
+    chunk = min(_chunk, max(PAD, 1 << log2(k)))
+    held = _HELD[0] // chunk
+    programs = sum(count * -(-n // held) * -(-k // chunk) for n in rows)
+    return programs, {"SLACK": PAD, "CHUNK": chunk, "ROWS": held}
+
+
 @functools.lru_cache(maxsize=8192)
 def _digits_launch(
     shape: tuple[int, int, int], strides: tuple[int, ...], device: Any, chunk: int, dtype: Any
 ) -> Launch:
-    """Return the launch, which is compiled for the dtype of the matrices."""
+    """Return the launch, which is compiled for the dtype of the matrices, and of one chunk."""
     count, rows, k = shape
-    numbers_held, warps = _HELD
-    # A short row is one chunk of fewer terms.
-    chunk = min(chunk, max(PAD, 1 << log2(k)))
-    held = numbers_held // chunk
-    numbers = (rows, k, -(-k // PAD) * PAD, *strides)
+    programs, held = _digits_held(count, k, (rows,))
+    numbers = (rows, k, -(-k // PAD) * PAD, count, *strides)
+    constants = {"EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, **held}
+    return Launch("digits", programs, device, numbers, constants, _HELD[1])
+
+
+@functools.lru_cache(maxsize=8192)
+def _both_launch(
+    sizes: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], device: Any, chunk: int
+) -> Launch:
+    """Return the launch for factors with these strides; the last argument is that of the units."""
+    count, m, n, k = sizes
+    programs, held = _digits_held(count, k, (m, n))
     constants = {
-        "EVEN": k % 16 == 0, "ALIGNED": rows % 16 == 0, "SLACK": PAD, "CHUNK": chunk,
-        "ROWS": held,
+        "EVEN": k % 16 == 0, "X_ALIGNED": m % 16 == 0, "Y_ALIGNED": n % 16 == 0, **held
     }  # fmt: skip
-    programs = count * -(-rows // held) * -(-k // chunk)
-    return Launch("digits", programs, device, numbers, constants, warps)
+    numbers = (m, n, k, -(-k // PAD) * PAD, count, *a, *b)
+    return Launch("both_digits", programs, device, numbers, constants, _HELD[1])
 
 
 def digits(x: Any, exponents: Any = None) -> Digits:
@@ -162,6 +179,15 @@ def digits(x: Any, exponents: Any = None) -> Digits:
     made = _digits_launch(x.shape, x.stride(), x.device, _chunk, x.dtype)
     made(x, exponents, *found.parts, found.units)
     return found
+
+
+def _of_both(a: Any, b: Any) -> tuple[Digits, Digits]:
+    """Return what ``digits`` gives for two batches of rows in bfloat16, in one launch."""
+    (count, m, k), n = a.shape, b.shape[1]
+    left, right = (empty_digits(count * rows, k, a.device) for rows in (m, n))
+    made = _both_launch((count, m, n, k), a.stride(), b.stride(), a.device, _chunk)
+    made(a, *left.parts, left.units, b, *right.parts, right.units)
+    return left, right
 
 
 class Plan(NamedTuple):
@@ -289,7 +315,7 @@ def product(a: Any, b: Any, bias: Any = None, *, wide: bool = False) -> Any:
     if not k or not batches * m * n:
         found = torch.zeros(batches, m, n, dtype=torch.float32, device=a.device)
         return (found if bias is None else found + bias).to(dtype)
-    return multiplied(digits(a), digits(b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
+    return multiplied(*_of_both(a, b.transpose(1, 2)), (batches, m, n, k), bias, dtype)
 
 
 def multiplied(

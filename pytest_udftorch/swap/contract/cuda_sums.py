@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from pytest_udftorch.swap.contract.launches import Launch
 
-#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
+#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns, or all of up to 2^9, since
+#: another launch takes longer than narrow loads.
 ROW: Final = 11
 COLUMN: Final = 6
+WHOLE: Final = 9
 
 
 def log2(n: int) -> int:
@@ -32,7 +34,9 @@ def _sum_launches(
     found = []
     while n > 1:
         along = inner == 1
-        log = min(log2(n), ROW if along else COLUMN)
+        log = log2(n)
+        if along or log > WHOLE:
+            log = min(log, ROW if along else COLUMN)
         blocks = -(-n >> log)
         if along:
             lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)

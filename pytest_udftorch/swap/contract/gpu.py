@@ -340,12 +340,10 @@ class GpuContract:
         # A power of two has an exponent that is its number of digits.
         join = torch.frexp(apart.double()).exponent.sub_(1).clamp_(min=0)
         bits[1:] = torch.where(named[1:] == named[:-1], join, 63)
-        order = torch.arange(n, device=x.device)
         columns = 1 << min(log2(inner), 7)
         for level in range(levels):
-            starts = torch.where(bits > level, order, 0).cummax(0).values
             launch(
-                "joins", n * -(-inner // columns), (x, bits, starts), (n, inner, level),
+                "joins", n * -(-inner // columns), (x, bits, named, place), (n, inner, level),
                 {"COLUMNS": columns}, 1,
             )  # fmt: skip
         # The sum of a row stands in its first term. It is read by an index: torch writes by an
@@ -627,7 +625,7 @@ class GpuContract:
         n = x.numel()
         launch(
             "dropped", -(-n // (4 * _QUADS)), (x, y, mask), (float(keep), n, signed(key)),
-            {"WHOLE": n % 4 == 0, "BLOCK": _QUADS}, 4, free=1,
+            {"DTYPE": _named(x), "WHOLE": n % 4 == 0, "BLOCK": _QUADS}, 4, free=1,
         )  # fmt: skip
         return y, mask
 
@@ -637,7 +635,8 @@ class GpuContract:
 
         y, n = torch.empty_like(grad), grad.numel()
         launch(
-            "kept", -(-n // _BLOCK), (grad, y, mask), (float(keep), n), {"BLOCK": _BLOCK}, 4
+            "kept", -(-n // _BLOCK), (grad, y, mask), (float(keep), n),
+            {"DTYPE": _named(grad), "BLOCK": _BLOCK}, 4,
         )  # fmt: skip
         return y
 

@@ -159,18 +159,11 @@ def _weight_integers(w, exponent, unit):
     return whole.to(tl.int32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["rows", "k", "padded"])
-def digits(x, exponents, high, low, units, rows, k, padded, x_batch, x_row, x_k,
-           EVEN: tl.constexpr, ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
-           ROWS: tl.constexpr):  # fmt: skip
-    """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
-
-    The matrices have bfloat16; or weights in float32, of which each is first multiplied by the unit
-    of its value, if ``exponents`` has those.
-    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
-    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
-    wide.
-    """
+@triton.jit
+def _rows_to_digits(program, x, exponents, high, low, units, rows, k, padded, batches, x_batch,
+                    x_row, x_k, EVEN: tl.constexpr, ALIGNED: tl.constexpr, SLACK: tl.constexpr,
+                    CHUNK: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Do what one program of ``digits`` does."""
     padded = padded // 128 * 128
     if EVEN:
         k = k // 16 * 16
@@ -178,7 +171,6 @@ def digits(x, exponents, high, low, units, rows, k, padded, x_batch, x_row, x_k,
         rows = rows // 16 * 16
     chunks = tl.cdiv(k, CHUNK)
     blocks = tl.cdiv(rows, ROWS)
-    program = tl.program_id(0)
     block = (program % blocks).to(tl.int64)
     chunk = (program // blocks % chunks).to(tl.int64)
     batch = (program // blocks // chunks).to(tl.int64)
@@ -199,8 +191,41 @@ def digits(x, exponents, high, low, units, rows, k, padded, x_batch, x_row, x_k,
     to = (batch * rows + row)[:, None] * padded + at[None, :]
     inside = inside & (at < padded)[None, :]
     _store_digits(high + to, low + to, whole, inside)
-    total = tl.num_programs(0) // (blocks * chunks) * rows + SLACK
+    total = batches * rows + SLACK
     tl.store(units + chunk * total + batch * rows + row, unit, row < rows)
+
+
+@triton.jit(do_not_specialize=["rows", "k", "padded", "batches"])
+def digits(x, exponents, high, low, units, rows, k, padded, batches, x_batch, x_row, x_k,
+           EVEN: tl.constexpr, ALIGNED: tl.constexpr, SLACK: tl.constexpr, CHUNK: tl.constexpr,
+           ROWS: tl.constexpr):  # fmt: skip
+    """Write rows of batches of matrices as digits, dense, with zeros from k to ``padded``.
+
+    The matrices have bfloat16; or weights in float32, of which each is first multiplied by the unit
+    of its value, if ``exponents`` has those.
+    Units of one chunk lie one behind the other, and behind them is room for SLACK. ``padded`` is a
+    multiple of 128. EVEN says that k is a multiple of 16, ALIGNED that rows is: then loads are
+    wide.
+    """
+    _rows_to_digits(tl.program_id(0), x, exponents, high, low, units, rows, k, padded, batches,
+                    x_batch, x_row, x_k, EVEN, ALIGNED, SLACK, CHUNK, ROWS)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["x_rows", "y_rows", "k", "padded", "batches"])
+def both_digits(x, x_high, x_low, x_units, y, y_high, y_low, y_units, x_rows, y_rows, k, padded,
+                batches, x_batch, x_row, x_k, y_batch, y_row, y_k, EVEN: tl.constexpr,
+                X_ALIGNED: tl.constexpr, Y_ALIGNED: tl.constexpr, SLACK: tl.constexpr,
+                CHUNK: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """Do what ``digits`` does for both factors of a product in bfloat16."""
+    program = tl.program_id(0)
+    first = batches * tl.cdiv(x_rows, ROWS) * tl.cdiv(k, CHUNK)
+    if program < first:
+        _rows_to_digits(program, x, None, x_high, x_low, x_units, x_rows, k, padded, batches,
+                        x_batch, x_row, x_k, EVEN, X_ALIGNED, SLACK, CHUNK, ROWS)  # fmt: skip
+    else:
+        _rows_to_digits(program - first, y, None, y_high, y_low, y_units, y_rows, k, padded,
+                        batches, y_batch, y_row, y_k, EVEN, Y_ALIGNED, SLACK, CHUNK,
+                        ROWS)  # fmt: skip
 
 
 @triton.jit

@@ -372,7 +372,8 @@ def _noise(kept, keep, DTYPE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "key"])
-def dropped(x, out, mask, keep, n, key, WHOLE: tl.constexpr, BLOCK: tl.constexpr):
+def dropped(x, out, mask, keep, n, key, DTYPE: tl.constexpr, WHOLE: tl.constexpr,
+            BLOCK: tl.constexpr):  # fmt: skip
     """Drop elements, and divide others by the probability to keep them; tell which were kept."""
     word, at = _drawn(key, BLOCK)
     if WHOLE:
@@ -384,7 +385,7 @@ def dropped(x, out, mask, keep, n, key, WHOLE: tl.constexpr, BLOCK: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["n"])
-def kept(x, out, mask, keep, n, BLOCK: tl.constexpr):
+def kept(x, out, mask, keep, n, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
     """Do to a gradient what ``dropped`` did to the elements."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     noise = _noise(tl.load(mask + at, at < n, other=0) != 0, keep, out.dtype.element_ty)
@@ -392,14 +393,28 @@ def kept(x, out, mask, keep, n, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])
-def joins(x, bits, starts, n, inner, level, COLUMNS: tl.constexpr):
-    """Add each run of terms that joins the one before it at a bit to where that run begins."""
+def joins(x, bits, rows, places, n, inner, level, COLUMNS: tl.constexpr):
+    """Add each run of terms that joins the one before it at a bit to where that run begins.
+
+    Terms are in the order of the rows to which they belong, and in these of their places.
+    """
     across = tl.cdiv(inner, COLUMNS)
     program = tl.program_id(0).to(tl.int64)
     term = program // across
     if tl.load(bits + term) == level:
+        row = tl.load(rows + term)
+        # Both runs have the bits of this place above the level, and nothing else has.
+        place = (tl.load(places + term) >> (level + 1)) << (level + 1)
+        first = term * 0
+        end = term
+        while first < end:
+            middle = (first + end) // 2
+            of = tl.load(rows + middle)
+            before = (of < row) | ((of == row) & (tl.load(places + middle) < place))
+            first = tl.where(before, middle + 1, first)
+            end = tl.where(before, end, middle)
         i = program % across * COLUMNS + tl.arange(0, COLUMNS)
-        to = x + tl.load(starts + term) * inner + i
+        to = x + first * inner + i
         right = tl.load(x + term * inner + i, i < inner, other=0.0)
         tl.store(to, tl.load(to, i < inner, other=0.0) + right, i < inner)
 
