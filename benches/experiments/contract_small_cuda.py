@@ -4,13 +4,14 @@
     python -m benches.experiments.contract_small_cuda [MODEL ...] [--store FILE]
 
 The small models train on two samples: their steps are mostly launches. The language model takes a
-training step, a prefill, and decodes with a cache. Stock and the sessions take turns in one
-process; a turn is timed between two synchronisations of the device. The models are untrained ones
-of transformers and torchvision, which must be installed.
+training step, a prefill, and decodes with a cache, also as the first thing that a process does.
+Stock and the sessions take turns in one process; a turn is timed between two synchronisations of
+the device. The models are untrained ones of transformers and torchvision, which must be installed.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,14 +36,19 @@ ASKED: Final = {
         "step": 2.5,
         "prefill": 3.0,
         "decode": 1.2,
+        "first tokens": 1.0,
         "peak memory": 1.15,
     },
-    "corem": {"step": 1.03, "prefill": 1.1, "decode": 1.05},
+    "corem": {"step": 1.03, "prefill": 1.1, "decode": 1.05, "first tokens": 1.0},
 }
 TURNS: Final = 4
+#: Processes whose first tokens are timed, under each library.
+FRESH: Final = 3
 WORDS: Final = 32_000
 #: Of the language model: batch, length, and tokens of a turn.
 BATCH, LENGTH, TOKENS = 4, 512, 16
+
+_NAME: Final = "benches.experiments.contract_small_cuda"
 
 Step = Callable[[], object]
 
@@ -160,18 +166,36 @@ def small(name: str, *, narrow: bool) -> dict[str, Any]:
     return {**row, "played": tapes().played() - before}
 
 
-def language() -> Iterator[dict[str, Any]]:
-    """Yield the rows of the language model in bfloat16."""
+def _llama() -> tuple[Any, torch.Tensor]:
+    """Return the language model in bfloat16, and words."""
     import transformers
 
     torch.manual_seed(0)
-    model: Any = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, vocab_size=WORDS,
-            num_attention_heads=32, num_key_value_heads=8,
-        )
-    ).to("cuda", torch.bfloat16)  # fmt: skip
-    words = torch.randint(0, WORDS, (BATCH, LENGTH), device="cuda")
+    with torch.device("cuda"):
+        model: Any = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, vocab_size=WORDS,
+                num_attention_heads=32, num_key_value_heads=8,
+            )
+        ).bfloat16()  # fmt: skip
+        return model, torch.randint(0, WORDS, (BATCH, LENGTH))
+
+
+@torch.no_grad()
+def _decoded(model: Any, words: torch.Tensor) -> None:
+    """Decode tokens with a cache behind a short prompt."""
+    import transformers
+
+    cache = transformers.DynamicCache()
+    given = words[:, :64]
+    for _ in range(TOKENS):
+        found = model(input_ids=given, past_key_values=cache, use_cache=True)
+        given = found.logits[:, -1:].argmax(-1)
+
+
+def language() -> Iterator[dict[str, Any]]:
+    """Yield the rows of the language model in bfloat16."""
+    model, words = _llama()
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -181,16 +205,35 @@ def language() -> Iterator[dict[str, Any]]:
     def prefill() -> Any:
         return model(input_ids=words)
 
-    @torch.no_grad()
     def decode() -> None:
-        cache = transformers.DynamicCache()
-        given = words[:, :64]
-        for _ in range(TOKENS):
-            found = model(input_ids=given, past_key_values=cache, use_cache=True)
-            given = found.logits[:, -1:].argmax(-1)
+        _decoded(model, words)
 
     for what, call, count in (("decode", decode, 1), ("prefill", prefill, 4), ("step", step, 2)):
         yield {"model": LANGUAGE, "what": what, **compared(call, count)}
+
+
+def first_tokens(library: str) -> float:
+    """Return how long each of the first tokens of this process takes under a library, in ms."""
+    model, words = _llama()
+    with _session(library):
+        return _turn_ns(lambda: _decoded(model, words), 1) / 1e6 / TOKENS
+
+
+def fresh() -> dict[str, Any]:
+    """Return the row of the first tokens of processes, whose kernels others compiled before."""
+    times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
+    for turn in range(FRESH):
+        for library in LIBRARIES[:: 1 if turn % 2 else -1]:
+            command_line = [sys.executable, "-m", _NAME, "--first", library]
+            made = subprocess.run(command_line, capture_output=True, text=True, check=True)
+            times[library].append(float(made.stdout.split()[-1]))
+    ratios = {
+        library: stored.summary([a / b for a, b in zip(of, times["stock"], strict=True)])
+        for library, of in times.items()
+        if library != "stock"
+    }
+    stock = stored.summary(times["stock"])
+    return {"model": LANGUAGE, "what": "first tokens", "stock_ms": stock, **ratios}
 
 
 def rows(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
@@ -198,6 +241,7 @@ def rows(names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     torch.backends.cuda.matmul.allow_tf32 = False
     if not names or LANGUAGE in names:
         yield from language()
+        yield fresh()
     chosen = [name for name in SMALL if not names or name in names]
     yield from (small(name, narrow=narrow) for narrow in (False, True) for name in chosen)
 
@@ -206,7 +250,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("contract_small_cuda", __doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
+    parser.add_argument("--first", choices=LIBRARIES, help="time this process' first tokens alone")
     options = parser.parse_args(arguments)
+    if options.first:
+        print(first_tokens(options.first))
+        return 0
 
     made = []
     for row in rows(options.names):

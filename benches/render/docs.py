@@ -1559,7 +1559,8 @@ def contract_small_cuda(results: Results) -> str:
         "middle half. The last column has repro's peak memory over stock's. The small models train "
         "on two samples. The Llama has bfloat16, "
         f"batch {document['batch']} of {document['length']} tokens; *decode* is "
-        f"{document['tokens']} tokens with a cache."
+        f"{document['tokens']} tokens with a cache. *First tokens* is each of the first "
+        f"{document['tokens']} of a process."
     )
     head = ["model", "what", "stock, ms", "corem", "repro", "memory"]
     return "\n".join([*table(head, rows), "", said, "", _source(document), ""])
