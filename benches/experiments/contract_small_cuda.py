@@ -11,7 +11,7 @@ the device. The models are untrained ones of transformers and torchvision, which
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +47,6 @@ FRESH: Final = 3
 WORDS: Final = 32_000
 #: Of the language model: batch, length, and tokens of a turn.
 BATCH, LENGTH, TOKENS = 4, 512, 16
-
-_NAME: Final = "benches.experiments.contract_small_cuda"
 
 Step = Callable[[], object]
 
@@ -224,9 +222,7 @@ def fresh() -> dict[str, Any]:
     times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
     for turn in range(FRESH):
         for library in LIBRARIES[:: 1 if turn % 2 else -1]:
-            command_line = [sys.executable, "-m", _NAME, "--first", library]
-            made = subprocess.run(command_line, capture_output=True, text=True, check=True)
-            times[library].append(float(made.stdout.split()[-1]))
+            times[library].append(command.ask("contract_small_cuda", library)[0]["ms"])
     ratios = {
         library: stored.summary([a / b for a, b in zip(of, times["stock"], strict=True)])
         for library, of in times.items()
@@ -250,10 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("contract_small_cuda", __doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help="only these models")
-    parser.add_argument("--first", choices=LIBRARIES, help="time this process' first tokens alone")
+    parser.add_argument("--here", choices=LIBRARIES, help="time this process' first tokens alone")
     options = parser.parse_args(arguments)
-    if options.first:
-        print(first_tokens(options.first))
+    if options.here:
+        print(json.dumps({"ms": first_tokens(options.here)}))
         return 0
 
     made = []

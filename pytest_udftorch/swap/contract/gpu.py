@@ -23,9 +23,10 @@ _STAGES: Final = 2
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
 _PROGRAMS: Final = 256
 
-#: So many levels of chunks are not split: it would take another launch. Of the kernel in Gluon the
-#: second number.
-_UNSPLIT: Final = (3, 4)
+#: Parts of k have at least so many levels of chunks, and of so many the kernel in Gluon makes no
+#: parts: these take another launch.
+_PART: Final = 3
+_UNSPLIT: Final = 4
 
 #: Programs of products that a multiprocessor has registers for.
 _OF_PROCESSOR: Final = 3
@@ -119,10 +120,17 @@ class Plan(NamedTuple):
 
 
 def _split(tiles: int, k: int, unsplit: int) -> tuple[int, int]:
-    """Return of how many levels of chunks the parts of k are, and how many parts there are."""
+    """Return of how many levels of chunks the parts of k are, and how many parts there are.
+
+    Args:
+        tiles: of results.
+        k: how many terms.
+        unsplit: so many levels are not split.
+    """
     levels = log2(-(-k // _chunk))
-    while levels > unsplit and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
-        levels -= 1
+    if levels > unsplit:
+        while levels > _PART and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
+            levels -= 1
     return levels, -(-k // (_chunk << levels))
 
 
@@ -133,9 +141,9 @@ def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
         rows, columns = (min(side, max(16, 1 << log2(size))) for size in (m, n))
         tiles = batches * -(-m // rows) * -(-n // columns)
         # More splits than this cost another launch, for little.
-        if tiles * max(1, -(-k // (chunk << _UNSPLIT[0]))) >= enough:
+        if tiles * max(1, -(-k // (chunk << _PART))) >= enough:
             break
-    levels, splits = _split(tiles, k, _UNSPLIT[0])
+    levels, splits = _split(tiles, k, _PART)
     constants = {
         "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
         "WHOLE": k % _STEP == 0,
@@ -198,9 +206,9 @@ def _product_launch(
         return made, plan.splits, plan.room
     for tile in _TILES:
         tiles = batches * -(-m // tile.side) * -(-n // tile.side)
-        if tiles * max(1, -(-k // (chunk << _UNSPLIT[0]))) >= _PROGRAMS:
+        if tiles * max(1, -(-k // (chunk << _PART))) >= _PROGRAMS:
             break
-    levels, splits = _split(tiles, k, _UNSPLIT[1])
+    levels, splits = _split(tiles, k, _UNSPLIT)
     programs = min(tiles * splits, cuda_exact.processors(device) * tile.resident)
     constants = {
         "LEVELS": levels, "CHUNK": chunk, "ROWS": tile.side, "COLUMNS": tile.side, "STEP": _STEP,
