@@ -118,7 +118,11 @@ def row(found: Sameness, seconds: float) -> dict[str, Any]:
                 "failed": outcome.failed,
                 "far": outcome.far,
                 "first": None if outcome.first is None else list(outcome.first),
-                "parts": {p.name: [p.share, p.largest] for p in outcome.parts if p.differ},
+                "parts": {
+                    p.name: [float(f"{x:.4g}") for x in (p.share, p.largest)]
+                    for p in outcome.parts
+                    if p.differ
+                },
             }
             for way, outcome in ways.items()
             if not outcome.equal
