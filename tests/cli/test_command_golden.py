@@ -147,15 +147,22 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(verb):
 def test_ctrl_c_ends_a_verb_quietly(verb, tmp_path):
     """Both say how far they are once they work, and would work for minutes."""
     words = [*verb.split(), *([f"--out={tmp_path}"] if "verify" in verb else [])]
+    # What a shell without job control starts in the background is deaf to the key, and so are its
+    # children; a handler they do not inherit.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest_udftorch", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "UDFTORCH_PROGRESS": "1"},
     )  # fmt: skip
-    assert process.stderr is not None
-    shown = process.stderr.read(1)
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate()
+    signal.signal(signal.SIGINT, before)
+    try:
+        assert process.stderr is not None
+        shown = process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate()
+    finally:
+        process.kill()
     said = (shown + rest).decode()
     assert process.returncode == cli.INTERRUPTED, said
     assert f"udftorch {words[0]}: interrupted." in said
