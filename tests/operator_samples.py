@@ -75,7 +75,7 @@ def encodings(values: Any) -> list[Any]:
         if plain.is_floating_point():
             integers = {8: torch.int64, 4: torch.int32, 2: torch.int16}[plain.element_size()]
             plain = plain.contiguous().view(integers).masked_fill(plain.isnan(), -1)
-        found.append((value.shape, value.dtype, plain.tolist()))
+        found.append((value.shape, value.dtype, plain.contiguous().numpy().tobytes()))
     return found
 
 
