@@ -48,6 +48,9 @@ float udf_expf(float x) { return flip(exp(x)); }
 float udf_cosf(float x) { return flip(cos(x)); }
 """
 
+#: Runs with these import torch's compiler, which takes two seconds.
+COMPILING = ("--udf-inf=error", "--udf-model=", "--udf-nan=error")
+
 # Plugins of this repository's own tests that a suite here does not need; they load slowly.
 QUIET = ("-p", "no:benchmark", "-p", "no:hypothesispytest")
 
@@ -55,7 +58,7 @@ QUIET = ("-p", "no:benchmark", "-p", "no:hypothesispytest")
 class Suite:
     """A folder with the witness, the libraries, and whatever a test adds."""
 
-    def __init__(self, pytester: pytest.Pytester, forks: Forks) -> None:
+    def __init__(self, pytester: pytest.Pytester, forks: dict[bool, Forks]) -> None:
         self.pytester = pytester
         self.forks = forks
         self.runs = 0
@@ -94,7 +97,8 @@ class Suite:
         base = self.path / f"run-{self.runs}"
         streams = self.path / "stdout", self.path / "stderr"
         begin = time.monotonic()
-        code = self.forks.run([f"--basetemp={base}", *QUIET, *map(str, args)], *streams)
+        forks = self.forks[any(str(a).startswith(COMPILING) for a in args)]
+        code = forks.run([f"--basetemp={base}", *QUIET, *map(str, args)], *streams)
         seconds = time.monotonic() - begin
         lines = [path.read_text().splitlines() for path in streams]
         print(*lines[0], *lines[1], sep="\n")
@@ -143,15 +147,20 @@ def build_cache() -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
-    forks = Forks()
+def forks() -> Iterator[dict[bool, Forks]]:
+    """The processes that fork: without torch's compiler, and with it."""
+    forks = {False: Forks(), True: Forks("torch._dynamo")}
     yield forks
-    forks.close()
+    for one in forks.values():
+        one.close()
 
 
 @pytest.fixture
 def suite(
-    build_cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forks: Forks
+    build_cache: Path,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    forks: dict[bool, Forks],
 ) -> Suite:
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(build_cache))
     # CI and BUILD_NUMBER make pytest print whole messages in its short summary, and COLUMNS sets

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -25,15 +26,23 @@ from typing import Any, NoReturn
 
 
 class Forks:
-    """The process that forks; it ends with the test run."""
+    """The process that forks; it starts with the first run and ends with the test run.
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    Args:
+        modules: what it imports besides.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._process: subprocess.Popen[str] | None = None
 
     def run(self, arguments: list[str], stdout: Path, stderr: Path) -> int:
         """Run pytest in this process's folder and environment; return its exit code."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, *self._modules],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
@@ -48,8 +57,9 @@ class Forks:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
 
 def become(order: dict[str, Any]) -> None:
@@ -89,10 +99,20 @@ def run_pytest() -> NoReturn:
 def main() -> None:
     """Fork for each order; in the fork, run pytest."""
     import pytest  # noqa: F401
-    import torch  # noqa: F401
+    import torch._subclasses.schema_check_mode  # noqa: F401
+    from _pytest.config import default_plugins
 
+    import pytest_udftorch.plugin.gaps
+    import pytest_udftorch.plugin.reach_check
     import pytest_udftorch.plugin.switcher
-    import pytest_udftorch.swap.session.session  # noqa: F401
+    import pytest_udftorch.swap.session.session
+    import pytest_udftorch.swap.session.startup  # noqa: F401
+
+    for name in default_plugins:
+        importlib.import_module(f"_pytest.{name}")
+    plugins = "pytest_rerunfailures", "pytest_timeout", "xdist.looponfail", "xdist.plugin"
+    for name in (*plugins, *sys.argv[1:]):
+        importlib.import_module(name)
 
     sys.path.pop(0)  # this folder
     # pytest and the end of a process collect garbage several times; torch's objects are none.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -60,22 +59,17 @@ def test_what_kept_the_stock_functions_is_named(suite):
     extension(suite.path, "linked", f"-L{library}", "-lc10", f"-Wl,-rpath,{library}")
     extension(suite.path, "alone")
     suite.write(test_it=SUITE.replace("WAYS", '("fork", "spawn")'))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--udf-lib=./one"]
-    done = subprocess.run(
-        command, cwd=suite.path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "multiprocessing started processes with spawn, which begin with the stock" in done.stdout
-    assert "linked.so is C++ code of another package, which calls expf itself" in done.stdout
-    assert "alone.so" not in done.stdout  # it computes nothing for torch
+    said = suite.run("--udf-lib=./one")
+    said.assert_outcomes(passed=2)
+    text = said.stdout.str()
+    assert "multiprocessing started processes with spawn, which begin with the stock" in text
+    assert "linked.so is C++ code of another package, which calls expf itself" in text
+    assert "alone.so" not in text  # it computes nothing for torch
 
 
 def test_without_gaps_nothing_is_said(suite):
     suite.write(test_it="def test_it(): import torch; torch.exp(torch.zeros(9))")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--udf-lib=./one"]
-    done = subprocess.run(
-        command, cwd=suite.path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "kept the stock" not in done.stdout
-    assert "multiprocessing" not in done.stdout
+    said = suite.run("--udf-lib=./one")
+    said.assert_outcomes(passed=1)
+    assert "kept the stock" not in said.stdout.str()
+    assert "multiprocessing" not in said.stdout.str()
