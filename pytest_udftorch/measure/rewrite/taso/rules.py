@@ -125,11 +125,17 @@ def read_rules(path: Path = RULES) -> list[Rule]:
         RewriteError: the file cannot be read, or a line is no rule; it names file and line.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise RewriteError(f"The rules {path} cannot be read: {error}. Name a text file.") from None
+    return list(_rules(path, text))
+
+
+@functools.cache
+def _rules(path: Path, whole: str) -> tuple[Rule, ...]:
+    """Return the rules of a text. Every graph that is compiled asks for them."""
     rules: dict[str, Rule] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(whole.splitlines(), 1):
         text, where = line.split("#")[0].strip(), f"{path}, line {number}"
         if not text:
             continue
@@ -147,7 +153,7 @@ def read_rules(path: Path = RULES) -> list[Rule]:
                 f"variables of the right side{f'; {min(alone)} is missing' if alone else ''}."
             )
         rules[rule.name] = rule
-    return list(rules.values())
+    return tuple(rules.values())
 
 
 def axioms() -> list[tuple[Term, Term]]:
