@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 import torch
@@ -192,12 +195,24 @@ def test_the_timed_run_does_not_depend_on_the_turns(few, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def figures(few):
-    return demo_lenet.run(few, FEW, ("std", "corem"))
+def ran(few, tmp_path_factory):
+    """What the command prints, and what it stores."""
+    path = tmp_path_factory.mktemp("demo") / "demo.json"
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr(demo_lenet, "load", lambda folder: few)
+        assert demo_lenet.main(["--epochs=1", "--threads=1", "--store", str(path)]) == 0
+    return printed.getvalue(), stored.load(path)
 
 
-def test_the_figures_of_a_short_run(figures):
-    steps, tests = 400 // 20, 2
+def test_the_command_prints_the_page_that_it_stores(ran):
+    printed, kept = ran
+    assert kept["text"] in printed
+
+
+def test_the_figures_of_a_short_run(ran):
+    _, figures = ran
+    steps = 400 // figures["settings"]["batch"]
+    tests = math.ceil(100 / figures["settings"]["test_batch"])
     calls = {(o["operator"], o["function"]): o["calls"] for o in figures["operands"]["corem"]}
     assert calls == {
         ("elu", "expm1"): 3 * (steps + tests),
@@ -219,16 +234,15 @@ def test_the_figures_of_a_short_run(figures):
     assert symbols[0] == symbols[1]
 
 
-def test_the_page_is_made_of_the_figures(figures, tmp_path):
-    page = demo_lenet.text(figures, describe())
+def test_the_page_is_made_of_the_figures(ran):
+    _, figures = ran
+    page = figures["text"]
+    assert page == demo_lenet.text(figures, describe())
     assert f"{figures['parameters_different']:,} of 21,840" in page
     for row in figures["operands"]["std"]:
         assert f"{row['low']:.3g}" in page
         assert f"{row['calls']:,}" in page
-    path = tmp_path / "demo.json"
-    stored.save(path, "make demo", {**figures, "text": page})
-    assert stored.load(path)["text"] == page
-    assert {"command", "environment"} <= set(stored.load(path))
+    assert {"command", "environment"} <= set(figures)
 
 
 @pytest.mark.slow
@@ -266,10 +280,3 @@ def test_the_command_explains_mistakes(tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             demo_lenet.main(wrong)
         assert stop.value.code == 2
-
-
-def test_the_command_runs(few, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(demo_lenet, "load", lambda folder: few)
-    path = tmp_path / "demo.json"
-    assert demo_lenet.main(["--epochs", "1", "--store", str(path)]) == 0
-    assert stored.load(path)["text"] in capsys.readouterr().out
