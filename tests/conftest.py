@@ -19,6 +19,8 @@ from faults import Faults
 
 # Threads that have nothing to do sleep: OpenMP's would spin, clang's for 200 ms after each loop.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# So do NumPy's, which would spin for longer than most products here take.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Inductor would start a pool of processes, each of which imports torch.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Under load any build may take two seconds, and some tests read all of standard error.
