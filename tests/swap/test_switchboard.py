@@ -187,7 +187,7 @@ def held():
 
 
 @pytest.mark.parametrize(
-    ("switches", "workers"), [(100, 3), pytest.param(20_000, 16, marks=pytest.mark.slow)]
+    ("switches", "workers"), [(50, 3), pytest.param(20_000, 16, marks=pytest.mark.slow)]
 )
 @pytest.mark.timeout(5400)
 def test_threads_run_operators_while_sessions_open_and_close(switches, workers):

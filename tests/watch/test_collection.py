@@ -750,8 +750,9 @@ def test_parts_add_up_to_the_whole(library, tmp_path):
     assert whole(Profile.load(tmp_path, scope="two"))["in_max"] == 2.0
 
 
+@pytest.mark.parametrize("parts", [500, pytest.param(5000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("depth", ["counters", "events"])
-def test_parts_are_taken_while_another_thread_counts(library, depth):
+def test_parts_are_taken_while_another_thread_counts(library, depth, parts):
     x, stop, done = torch.randn(64, 1024), threading.Event(), 0
 
     def work():
@@ -769,7 +770,7 @@ def test_parts_are_taken_while_another_thread_counts(library, depth):
         torch.set_num_threads(1)
         thread.start()
         try:
-            for _ in range(1500):
+            for _ in range(parts):
                 counted += elements(session.collector.take(""))
         finally:
             stop.set()
@@ -992,13 +993,14 @@ def test_records_have_the_layout_of_the_header(tmp_path):
 
 
 def test_a_spawned_process_opens_its_own_session(library, tmp_path):
-    """Spawned workers inherit no session; one of their own works as in any process."""
+    """Spawned workers inherit no session; one of their own works, beside one here, too."""
     script = (
         "import sys, torch\n"
         "from pytest_udftorch import patched\n"
         "with patched(sys.argv[1], ('exp',), profile=True, profile_out=sys.argv[2]) as s:\n"
         "    torch.exp(torch.ones(9))\n"
     )
-    for _ in range(2):
+    with patched(library, ("exp",), profile=True, profile_out=tmp_path):
+        torch.exp(torch.ones(9))
         subprocess.run([sys.executable, "-c", script, str(library), str(tmp_path)], check=True)
     assert whole(Profile.load(tmp_path, add_runs=True))["elements"] == 18
