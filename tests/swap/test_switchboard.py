@@ -49,14 +49,19 @@ def add_300(self):
 # Registered once ---------------------------------------------------------------------------
 
 
-def test_every_override_of_a_shipped_library_has_its_board_from_the_first_session_on():
+def test_a_process_has_no_board_before_its_first_session_and_all_from_then_on():
     """In a process of its own: a UDF of another test gets a board of its own."""
     code = (
         "import torch\n"
         "from pytest_udftorch import patched\n"
         "from pytest_udftorch.swap.overrides.switchboard import native, places, switchboard\n"
-        "with patched('corem', functions=('exp',)):\n"
+        "session = patched('corem', functions=('exp',))\n"
+        "torch.exp(torch.ones(3))\n"
+        "assert not switchboard.is_used\n"
+        "assert 'board of pytest_udftorch' not in torch._C._dispatch_dump('aten::exp')\n"
+        "with session:\n"
         "    pass\n"
+        "assert 'board of pytest_udftorch' in torch._C._dispatch_dump('aten::exp')\n"
         "boards = set(switchboard._boards)\n"
         "x = torch.linspace(-3, 3, 16).reshape(4, 4)\n"
         "with patched('corem', composites=True), patched('repro'), patched('canary'):\n"
@@ -64,18 +69,6 @@ def test_every_override_of_a_shipped_library_has_its_board_from_the_first_sessio
         "assert set(switchboard._boards) == boards, set(switchboard._boards) - boards\n"
         "assert boards <= set(places()), boards - set(places())\n"
         "assert all(native().typed(name.encode()) for name, _ in boards)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_process_without_a_session_has_no_board():
-    code = (
-        "import torch, pytest_udftorch\n"
-        "from pytest_udftorch.swap.overrides.switchboard import switchboard\n"
-        "session = pytest_udftorch.patched('corem')\n"
-        "torch.exp(torch.ones(3))\n"
-        "assert not switchboard.is_used\n"
-        "assert 'board of pytest_udftorch' not in torch._C._dispatch_dump('aten::exp')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
