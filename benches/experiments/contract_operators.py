@@ -12,6 +12,7 @@ extra ``models``.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -77,7 +78,13 @@ def measure() -> dict[str, Any]:
             }
         )
     places = [f"{capability}, {threads}" for capability, threads in PLACES]
-    return {"steps": STEPS, "places": places, "models": models}
+    return {"steps": STEPS, "places": places, "models": models, "packages": packages()}
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of the packages whose models are trained."""
+    origins = dict.fromkeys(origin for origin, _ in zoo.ZOO)
+    return {origin: importlib.metadata.version(origin) for origin in origins}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,16 @@ from tests.reproduce.spoiled import SPOILED
 
 STORED = stored.load(stored.RESULTS / "contract_operators.json")
 MODELS = {(m["origin"], m["model"]): m for m in STORED["models"]}
-CHEAP = [("torchvision", "squeezenet1_1"), ("timm", "convnext_atto"), ("transformers", "Mixtral")]
+CHEAP = [
+    ("torchvision", "squeezenet1_1"), ("timm", "convnext_atto"), ("transformers", "Mixtral"),
+    ("transformers", "wav2vec2"),
+]  # fmt: skip
+
+#: What a difference says where torch and the packages of the models are those of the table.
+RENEW = (
+    "The contract's order changed, or the table is older than the order: find the operator whose "
+    "bits are others, and if they ought to be, run python -m benches.store contract_operators."
+)
 
 #: The extra ``models`` has them.
 needs_models = pytest.mark.skipif(
@@ -40,11 +49,14 @@ def test_models_without_operators_outside_have_one_digest():
 @needs_models
 @pytest.mark.parametrize("which", CHEAP, ids=lambda which: which[1])
 def test_a_model_still_calls_what_is_stored_and_ends_with_the_stored_weights(which):
-    found, stored = bench.watched(*which), MODELS[which]
     if STORED["environment"]["versions"]["torch"] != torch.__version__:
         pytest.skip("models choose other operators with another torch")
-    assert found["outside"] == stored["outside"]
-    assert {found["digest"]} == set(stored["digests"])
+    found, stored = bench.watched(*which), MODELS[which]
+    then, now = STORED["packages"][which[0]], bench.packages()[which[0]]
+    if found["digest"] not in stored["digests"] and then != now:
+        pytest.skip(f"{which[1]} of {which[0]} {now} is not that of {then}, which is stored")
+    assert found["outside"] == stored["outside"], RENEW
+    assert {found["digest"]} == set(stored["digests"]), RENEW
 
 
 @needs_models
