@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -414,6 +416,19 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys, monkeypatch):
     got = capsys.readouterr()
     assert "aten::mul.Tensor in Twice" in got.out
     assert "udftorch: ways: done, " in got.err
+
+
+@pytest.mark.parametrize(("wanted", "policy"), [(None, "PASSIVE"), ("active", "ACTIVE")])
+def test_threads_of_the_verb_sleep_while_they_wait_unless_told_otherwise(wanted, policy):
+    told = {} if wanted is None else {"OMP_WAIT_POLICY": wanted}
+    clean = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    arguments = ["--libraries", "std", "--ways", "batch 1", "--quiet"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest_udftorch", "same", SUBJECT, *arguments],
+        env={**clean, **told, "OMP_DISPLAY_ENV": "true"},
+        cwd=HERE.parents[1], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert re.findall(r"OMP_WAIT_POLICY\s*=\s*'(\w+)'", found.stderr) == [policy], found.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
 )
 from pytest_udftorch.swap.compiled.follower import STOCK, follower
-from pytest_udftorch.swap.overrides import dispatcher, operator_udfs
+from pytest_udftorch.swap.overrides import dispatcher, operator_udfs, schemas
 from pytest_udftorch.swap.overrides.switchboard import switchboard
 from pytest_udftorch.swap.records.profile import Profile
 from pytest_udftorch.swap.session import session
@@ -693,6 +693,17 @@ def test_a_session_that_reached_nothing_is_an_error(monkeypatch):
 def test_unknown_selections(cpp):
     with pytest.raises(UnknownFunctionError, match="no operator 'aten::log_'"):
         patched(cpp, functions=("aten::log_",))
+
+
+def test_an_overload_that_is_loaded_late_is_found():
+    late = torch.library.Library("udftorch_late", "DEF")
+    assert not schemas.overloads("udftorch_late::f")
+    late.define("f.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+    assert schemas.overloads("udftorch_late::f") == ["udftorch_late::f.out"]
+    assert not schemas.has_overload("udftorch_late::f")
+    late.define("f(Tensor x) -> Tensor")
+    assert schemas.has_overload("udftorch_late::f")
+    assert schemas.overloads("udftorch_late::f") == ["udftorch_late::f", "udftorch_late::f.out"]
 
 
 def test_an_operator_without_a_stock_kernel_has_nothing_to_fall_back_to():

@@ -434,7 +434,7 @@ def prepare(
 
 def _check_name(name: str) -> None:
     known = schemas.overloads(name)
-    if known and name not in known:  # a name without an overload
+    if known and not schemas.has_overload(name):  # a name without an overload
         raise errors.OperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."

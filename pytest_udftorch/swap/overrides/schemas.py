@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -33,21 +33,27 @@ def is_composed_anew(name: str, key: str) -> bool:
 
 
 @functools.cache
-def _operator_names() -> frozenset[str]:
-    return frozenset(compat.operator_names())
+def _operators() -> Mapping[str, frozenset[str]]:
+    """Return each operator's overloads, by its name."""
+    found: dict[str, set[str]] = {}
+    for name in compat.operator_names():
+        found.setdefault(name.partition(".")[0], set()).add(name)
+    return {base: frozenset(names) for base, names in found.items()}
 
 
 def has_overload(name: str) -> bool:
     """Tell whether the dispatcher has an overload (``aten::log.out``)."""
-    if name not in _operator_names():
-        _operator_names.cache_clear()  # someone may have loaded a library since
-    return name in _operator_names()
+    base = name.partition(".")[0]
+    if name not in _operators().get(base, ()):
+        _operators.cache_clear()  # someone may have loaded a library since
+    return name in _operators().get(base, ())
 
 
 def overloads(base: str) -> list[str]:
     """Return the overloads of an operator (``aten::log``), sorted."""
-    has_overload(base)
-    return sorted(n for n in _operator_names() if n.partition(".")[0] == base)
+    if base not in _operators():
+        _operators.cache_clear()
+    return sorted(_operators().get(base, ()))
 
 
 def schema(name: str) -> Any:
@@ -67,9 +73,8 @@ def schema(name: str) -> Any:
             f"torch {torch.__version__} has no operator {name!r}. The overloads of {base}: "
             f"{', '.join(known)}."
         )
-    bases = {n.partition(".")[0] for n in _operator_names()}
     raise errors.OperatorError(
-        f"torch {torch.__version__} has no operator {name!r}. {_near(base, bases)}"
+        f"torch {torch.__version__} has no operator {name!r}. {_near(base, set(_operators()))}"
     )
 
 
