@@ -274,6 +274,62 @@ def test_a_fault_of_the_backward_pass_is_named_there():
     assert outcome.first.operator == "aten::mul.Tensor"
 
 
+WINDOW = 20
+
+
+class Windowed(Model):
+    """Every layer sees the last positions alone, unless a ready mask says otherwise."""
+
+    kinds: tuple[str, ...] = ()
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(sliding_window=WINDOW, layer_types=list(self.kinds))
+
+    def mask(self, rows, before, length, attention_mask):
+        if attention_mask is not None and attention_mask.dim() == 4:
+            return attention_mask == 0
+        allowed = super().mask(rows, before, length, attention_mask)
+        return allowed & allowed.new_ones(allowed.shape).triu(before - WINDOW + 1)
+
+
+class SeesByKind(Layer):
+    kind = ""
+
+    def attend(self, q, k, v, mask):
+        return super().attend(q, k, v, mask[self.kind])
+
+
+class WindowedByKind(Windowed):
+    """Its second layer has a window, and its first one does not; each has a mask."""
+
+    layer = SeesByKind
+    kinds = ("full_attention", "sliding_attention")
+
+    def __init__(self):
+        super().__init__()
+        self.layers[0].kind, self.layers[1].kind = self.kinds
+
+    def mask(self, rows, before, length, attention_mask):
+        if isinstance(attention_mask, dict):
+            return {kind: given == 0 for kind, given in attention_mask.items()}
+        full = Model.mask(self, rows, before, length, attention_mask)
+        if attention_mask is not None and attention_mask.dim() == 4:
+            return dict.fromkeys(self.kinds, full)
+        return {
+            "full_attention": full,
+            "sliding_attention": super().mask(rows, before, length, attention_mask),
+        }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", [Windowed, WindowedByKind])
+def test_rows_packed_by_a_mask_keep_the_windows_of_layers(model, dtype):
+    """A mask without them computes something else, which 16 bits take for rounding."""
+    found = same(*made(model), libraries=["repro"], ways=["packed by a mask"], dtype=dtype)
+    assert found.equal, found.text()
+
+
 def test_what_is_no_rounding_is_said():
     class Shifted(Model):
         def forward(self, input_ids, **more):

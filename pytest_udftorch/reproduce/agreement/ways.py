@@ -33,6 +33,10 @@ _SIZES: Final = (1, 2, 3)
 _PARTS: Final = 4
 _NODE: Final = 64
 
+#: Kinds of layers in configurations of transformers: those with a window, and those without.
+_SLIDING: Final = "sliding_attention"
+_FULL: Final = "full_attention"
+
 #: The token that fills up a row where the model has none for it.
 _FILLER: Final = 0
 
@@ -201,14 +205,37 @@ def _pack(one: Subject, *, by_mask: bool) -> Any:
     mask = None
     if by_mask:
         owner = torch.cat([torch.full_like(part, row) for row, part in enumerate(parts)])
-        allowed = (owner[:, None] == owner[None, :]).tril()
-        mask = torch.zeros(allowed.shape, dtype=_dtype(one), device=ids.device)
-        mask = mask.masked_fill_(~allowed, torch.finfo(mask.dtype).min)[None, None]
+        mask = _masks(one, (owner[:, None] == owner[None, :]).tril())
     with torch.no_grad():
         return one.call(
             {"input_ids": torch.cat(parts)[None]},
             attention_mask=mask, position_ids=torch.cat(places)[None],
         )  # fmt: skip
+
+
+def _masks(one: Subject, allowed: Any) -> Any:
+    """Return what a model adds to scores: one tensor, or one for each kind of its layers.
+
+    A model of transformers that gets such a mask adds it as it is, so that it has to hide what lies
+    before a window, too.
+    """
+    import torch
+
+    config = getattr(one.model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+
+    def added(seen: Any) -> Any:
+        mask = torch.zeros(seen.shape, dtype=_dtype(one), device=seen.device)
+        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[None, None]
+
+    if not isinstance(window, int):
+        return added(allowed)
+    near = allowed & ~allowed.new_ones(allowed.shape).tril(-window)
+    if _SLIDING in kinds and kinds <= {_SLIDING, _FULL}:
+        return {kind: added(near if kind == _SLIDING else allowed) for kind in kinds}
+    return added(allowed if kinds else near)
 
 
 def _packed_pieces(one: Subject, found: Any) -> list[Piece]:
