@@ -43,6 +43,23 @@ def pooled(x, g, pool, back):
     return y, back(g[: y.numel()].view(y.shape), images(x), *index)
 
 
+def unpadded(kind, rank):
+    """The gradient of a padding, whose places at the edges and corners are sums."""
+    backward = getattr(aten, f"{kind}_pad{rank}d_backward")
+    inner, pads = [4, 5, 6][:rank], [1, 3, 3, 2, 2, 1][: 2 * rank]
+    # Pads are those of the last direction first.
+    room = [n + sum(pads[2 * i :][:2]) for i, n in zip(range(rank)[::-1], inner, strict=True)]
+
+    def call(x, g):
+        each = math.prod(room)
+        count = -(-len(g) // each)
+        gradient = torch.cat([g] * (1 + each // len(g)))[: count * each]
+        gradient = F.pad(gradient, (0, count * each - len(gradient))).view(1, count, *room)
+        return backward(gradient, gradient.new_zeros(1, count, *inner), pads)
+
+    return call
+
+
 LOSS = torch.tensor(0.3)
 #: name -> how an operator of TRIED, or one that was mended, is called with two vectors.
 CALLS = {
@@ -62,6 +79,9 @@ CALLS = {
         lambda d, i: aten.avg_pool2d_backward(d, i, [3, 3], [2, 2], [1, 1], False, True, None),
     ),
     "celu": lambda x, g: F.celu(x, 0.7),
+    "col2im": lambda x, g: aten.col2im(
+        g[: len(g) // 72 * 72].view(1, -1, 8), [4, 6], [3, 3], [1, 1], [0, 0], [1, 1]
+    ),
     "digamma": lambda x, g: torch.digamma(x),
     "elu": lambda x, g: F.elu(x),
     "elu_backward": lambda x, g: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
@@ -122,7 +142,14 @@ CALLS = {
     "softplus": lambda x, g: F.softplus(x),
     "softplus_backward": lambda x, g: aten.softplus_backward(g, x, 1.0, 20.0),
     "softshrink_backward": lambda x, g: aten.softshrink_backward(g, x, 0.5),
+    **{
+        f"{kind}_pad{rank}d_backward": unpadded(kind, rank)
+        for kind in ("reflection", "replication") for rank in (1, 2, 3)
+    },
     "tanh_backward": lambda x, g: aten.tanh_backward(g, torch.tanh(x)),
+    "unfold_backward": lambda x, g: aten.unfold_backward(
+        g[: len(g) // 30 * 30].view(-1, 5, 6), [len(g) // 30, 14], 1, 6, 2
+    ),
     "xlogy": lambda x, g: torch.xlogy(x, g.abs()),
 }  # fmt: skip
 
@@ -158,6 +185,51 @@ def test_the_operators_said_to_be_tried_are_those():
 
 def test_tried_operators_give_the_same_bits_with_another_number_of_threads():
     assert tried(1) == tried(2)
+
+
+#: What adds places of a sample: operator -> what is called with samples of 5 × 8 × 9.
+OF_SAMPLES = {
+    "col2im": lambda x: F.fold(x.flatten(1).view(-1, 45, 8), (4, 6), 3),
+    "unfold_backward": lambda x: x.unfold(2, 4, 1).unfold(3, 5, 2),
+    "reflection_pad2d_backward": lambda x: F.pad(x, (3, 2, 1, 4), mode="reflect"),
+    "replication_pad2d_backward": lambda x: F.pad(x, (3, 2, 1, 4), mode="replicate"),
+}
+
+
+@pytest.mark.parametrize("name", OF_SAMPLES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_places_of_a_sample_are_added_alike_in_any_batch_and_layout(name, dtype):
+    def run(x):
+        x = x.detach().requires_grad_()
+        y = OF_SAMPLES[name](x)
+        return y.detach(), *torch.autograd.grad(y.sin().sum(), x)
+
+    samples = random(6, 5, 8, 9).to(dtype)
+    laid_out = samples.contiguous(memory_format=torch.channels_last)
+    with patched("repro"), within_contract(strict=True):
+        whole = run(samples)
+        other = [torch.cat(each) for each in zip(*map(run, samples.split(1)), strict=True)]
+        for found in (other, run(laid_out), run(samples.mT.contiguous().mT)):
+            assert all(map(torch.equal, whole, found))
+    wide = run(samples.double())
+    for found, want in zip(whole, wide, strict=True):
+        most = 30 * torch.finfo(dtype).eps * float(want.abs().max())
+        torch.testing.assert_close(found.double(), want, rtol=0, atol=most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_SAMPLES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_code_adds_places_of_a_sample_as_eager_code_does(name, dtype):
+    found = []
+    with patched("repro"):
+        for call in (OF_SAMPLES[name], torch.compile(OF_SAMPLES[name])):
+            x = random(3, 5, 8, 9).to(dtype).requires_grad_()
+            y = call(x)
+            y.sin().sum().backward()
+            found.append((y.detach(), x.grad))
+    torch.compiler.reset()
+    assert all(map(torch.equal, *found))
 
 
 def test_the_comparison_sees_an_operator_that_does_not():
@@ -403,6 +475,20 @@ def test_calls_in_16_bits_that_gpus_compute_otherwise_are_outside_there(overload
     found = outside._excepted_why(func, given, find(name), True)
     assert (found is None) if why is None else why in found
     assert outside._excepted_why(func, given, find(name), False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("lgamma", "gives other bits than that for the CPU"),
+        ("col2im", "nobody compared torch's kernel for GPUs"),
+        ("grid_sampler_2d", "the contract has it for the CPU alone"),
+        ("mm", None),
+    ],
+)
+def test_what_nobody_compared_on_a_gpu_is_outside_there(name, why):
+    found = outside._away_why(None, {"cuda"}, find(name), False)
+    assert (found is None) if why is None else why in found
 
 
 def test_a_refusal_names_the_line_and_layouts_without_kernels_are_outside():

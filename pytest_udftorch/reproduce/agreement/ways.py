@@ -221,7 +221,7 @@ def _masks(one: Subject, allowed: Any) -> Any:
     """
     import torch
 
-    config = getattr(one.model, "config", None)
+    config: Any = getattr(one.model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ())

@@ -46,7 +46,7 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "8"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "9"}
 
 # Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
 # asinh and atanh out with log, and that of torch 2.11 expm1 with exp, although at::vec has them;

@@ -58,6 +58,9 @@ COMPOSED: Final = _held(Held.COMPOSED)
 #: others give the same: ``tests/gpu/test_contract_outside_gpu.py`` tries each.
 NOT_ON_GPUS: Final = frozenset(n for n in TRIED if BY_NAME[n].contract.cuda is Held.NO)
 
+#: Of these, those that nobody tried on a GPU.
+NOT_COMPARED: Final = names(lambda row: not row.compared)
+
 #: The same in 16 bits, besides those.
 NOT_SIXTEEN_ON_GPUS: Final = names(
     lambda row: (
@@ -246,7 +249,9 @@ def _away_why(func: Any, devices: Any, row: Row, narrow: bool) -> str | None:
     contract = row.contract
     torchs = Held.TRIED in contract.cells
     if torchs and (contract.cuda is Held.NO or (narrow and row.name in NOT_SIXTEEN_ON_GPUS)):
-        return "torch's kernel for GPUs gives other bits than that for the CPU"
+        if row.compared:
+            return "torch's kernel for GPUs gives other bits than that for the CPU"
+        return "nobody compared torch's kernel for GPUs with that for the CPU"
     if contract.cuda is Held.NO and contract.cpu is Held.OWN:
         return "the contract has it for the CPU alone"
     if contract.cuda is Held.NO and contract.cpu is Held.COMPOSED:

@@ -271,6 +271,8 @@ class Row:
         workspace: position of the result that is memory for its gradient, partly unwritten.
         writes_statistics: whether it writes arguments of which its schema does not say so.
         contract: how it is inside of the contract of ``repro``.
+        compared: whether torch's kernels for GPUs were compared with those for the CPU, where the
+            contract has these.
         uncompiled: overloads that Inductor must not compute under the contract, since it rounds
             them otherwise. Kernels of lists of tensors call those of single ones.
         with_numbers: overloads that Inductor computes, but for calls with a number beside 16 bits.
@@ -320,6 +322,7 @@ class Row:
     workspace: int | None = None
     writes_statistics: bool = False
     contract: Contract = OUTSIDE
+    compared: bool = True
     uncompiled: tuple[str, ...] = ()
     with_numbers: tuple[str, ...] = ()
     compiled: Callable[..., Applied | None] | None = None

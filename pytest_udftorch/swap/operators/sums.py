@@ -13,6 +13,7 @@ from pytest_udftorch.swap.operators.row import (
     OWN_ON_GPUS,
     OWN_ON_GPUS_IN_FLOAT32,
     TRIED,
+    TRIED_ON_CPU,
     WIDENED,
     Contract,
     Held,
@@ -80,6 +81,11 @@ _REDUCTIONS: Final = (
         contract=Contract(Held.COMPOSED, Held.COMPOSED, Held.OWN, Held.OWN)),
 )  # fmt: skip
 
+#: Gradients of paddings with numbers from inside.
+_PADS: Final = tuple(
+    f"{kind}_pad{rank}d_backward" for kind in ("reflection", "replication") for rank in (1, 2, 3)
+)
+
 #: Sums at places that an index names.
 _SCATTERED: Final = (
     row("embedding_dense_backward", _SUMS, contract=OWN),
@@ -95,8 +101,10 @@ _SCATTERED: Final = (
     row("_embedding_bag_backward", _REDUCES, contract=OWN_ON_CPU),
     row("_embedding_bag_per_sample_weights_backward", _REDUCES, contract=OWN_ON_CPU),
     row("embedding_renorm", _REDUCES),
-    row("unfold_backward", _REDUCES),
-    row("col2im", _REDUCES),
+    *(
+        row(name, _SUMS, contract=TRIED_ON_CPU, compared=False, uncompiled=name)
+        for name in ("col2im", "unfold_backward", *_PADS)
+    ),
 )  # fmt: skip
 
 #: Norms.
