@@ -1439,7 +1439,7 @@ def same(results: Results) -> str:
 def same_planted(results: Results) -> str:
     """Return which planted faults are named."""
     document = results["planted_sameness"]
-    return _with_source(render_same.planted(document), document)
+    return _with_source(render_same.planted(document, results["same"]), document)
 
 
 def on_policy(results: Results) -> str:

@@ -111,19 +111,34 @@ def summary(document: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
+def taken(document: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the models that ``--strict`` takes, and those of them of which a way differs.
+
+    No fault was planted into any stored model: one that is taken, and differs, is accused.
+    """
+    rows = [r for r in ran(document) if not r["strict"]]
+    return [r["subject"] for r in rows], [r["subject"] for r in rows if r["differ"]["repro"]]
+
+
 def strict(document: Mapping[str, Any]) -> str:
     """Return what ``--strict`` says of the models, beside what differs, in a sentence."""
-    taken = [r for r in ran(document) if not r["strict"]]
-    apart = [r["subject"] for r in taken if r["differ"]["repro"]]
+    every, apart = taken(document)
     named = f": {', '.join(f'`{name}`' for name in apart)}" if apart else ""
+    left = len(ran(document)) - len(every)
     return (
-        f"`--strict` takes {len(taken)} of the {len(ran(document))} models, with all their ways. "
-        f"Of these {len(apart)} differ{named}."
+        f"`--strict` takes {len(every)} of the {len(ran(document))} models, with all their ways. "
+        f"Of these {len(apart)} are accused under `repro`{named}. It refuses the other {left} by "
+        "name."
     )
 
 
-def planted(found: Mapping[str, Any]) -> list[str]:
-    """Return how many planted faults were named, and how many clean models accused."""
+def planted(found: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+    """Return how many planted faults were named, and how many clean models accused.
+
+    Args:
+        found: of the planted faults.
+        stored: of the models in which no fault was planted.
+    """
     faults, clean = found["faults"], found["clean"]
     rows = [
         [
@@ -135,10 +150,12 @@ def planted(found: Mapping[str, Any]) -> list[str]:
     ]
     named, accused = (sum(map(bool, of)) for of in ((r["named"] for r in faults),
                                                     (r["differ"] for r in clean)))  # fmt: skip
+    every, apart = taken(stored)
     return [
         f"{named} of {len(faults)} faults are named by exactly their ways and their operator. "
-        f"{accused} of {len(clean)} models without faults are accused, in "
-        f"{clean[0]['ways']} ways each.",
+        f"Of the models without faults {accused} of {len(clean)} small ones are accused, in "
+        f"{clean[0]['ways']} ways each, and {len(apart)} of the {len(every)} in the table above "
+        "that `--strict` takes.",
         "",
         *table(["fault", "ways that differ", "they part by"], rows),
     ]
