@@ -116,6 +116,17 @@ def test_a_small_configuration_keeps_each_kind_of_layer():
     assert model.config.layers_block_type == ["mamba", "attention"]
 
 
+@pytest.mark.slow
+def test_stages_that_small_sizes_do_not_fit_have_their_own():
+    pytest.importorskip("transformers")
+    model, inputs = made("hf-tiny:ConvNextV2ForImageClassification")
+    with torch.no_grad():
+        assert len(model(**inputs).logits) == len(inputs["pixel_values"]) == 4
+    # Its own size is 600 pixels, which is not small.
+    with pytest.raises(RunError, match="cannot be made with a small configuration"):
+        made("hf-tiny:EfficientNetForImageClassification")
+
+
 def test_a_part_of_any_class_is_small_too():
     """By default it is a language model of 7 billion weights."""
     pytest.importorskip("transformers")

@@ -67,6 +67,9 @@ _SIZES: Final[dict[str, int]] = {
 }  # fmt: skip
 
 
+#: A model of images whose own configuration serves takes none with more pixels a side.
+_LARGEST: Final = 256
+
 #: Names of the list of the kinds of layers.
 _KINDS: Final = ("layer_types", "layers_block_type", "block_types")
 
@@ -78,8 +81,7 @@ def make_hf_tiny(name: str) -> Callable[[], Any]:
     def make() -> Any:
         with _quiet():
             try:
-                config = _small(model_class.config_class)
-                model = model_class(config).eval()
+                model = _fitting(model_class)
             except Exception as error:
                 raise RunError(
                     f"{name} cannot be made with a small configuration ({_line(error)}). Write a "
@@ -88,6 +90,33 @@ def make_hf_tiny(name: str) -> Callable[[], Any]:
         return model, inputs_of(model)
 
     return make
+
+
+def _fitting(model_class: Any) -> Any:
+    """Return a model of a small configuration; one of images whose stages it fits, or its own.
+
+    The sizes of a stage follow from those before it, so that small ones need not fit.
+    """
+    import torch
+
+    def made(config: Any) -> Any:
+        return model_class(config).eval()
+
+    if getattr(model_class, "main_input_name", "") != "pixel_values":
+        return made(_small(model_class.config_class))
+    try:
+        model = made(_small(model_class.config_class))
+        with torch.no_grad():
+            model(**inputs_of(model))
+    except RunError:
+        raise
+    except Exception:  # whatever a model's own code raises
+        own = model_class.config_class()
+        size = getattr(own, "image_size", PIXELS)
+        if not isinstance(size, int) or size > _LARGEST:
+            raise
+        model = made(own)
+    return model
 
 
 def make_hf(folder: str) -> Callable[[], Any]:
