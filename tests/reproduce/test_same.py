@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from benches.experiments import on_policy, resumed_trainers
 from pytest_udftorch import cli
 from pytest_udftorch.errors import OutsideContractError, PackageMissingError, RunError
 from pytest_udftorch.reproduce import Sameness, same
+from pytest_udftorch.reproduce.agreement.result import Outcome, Part
 from pytest_udftorch.reproduce.agreement.ways import WAYS
 from pytest_udftorch.swap.toolchain import progress
 
@@ -361,6 +363,19 @@ def test_the_limit_leaves_ways_out_and_says_so():
     assert found.outcomes["std"] == {}
     assert not found.equal
     assert "The limit left out, under std: batch 1." in found.text()
+    assert found.verdict() == "under std no way was run."
+
+
+def test_the_verdict_says_of_how_many_ways_it_is_and_of_how_much():
+    part = Part("gradients", differ=1, total=900, largest=2e-9)
+    outcomes = {"std": {"batch 1": Outcome(()), "prefix": Outcome((part,))}}
+    found = Sameness("model", "float32", ("std",), ("batch 1", "prefix"), outcomes, 4)
+    assert found.verdict() == (
+        "under std 1 of 2 ways differ (prefix): in less than 1% of the gradients, by up to 2e-09."
+    )
+    left = replace(found, outcomes={"std": {"batch 1": Outcome(())}})
+    assert left.verdict() == "under std all 1 ways that were run give the same bits."
+    assert not left.equal
 
 
 def test_a_classifier_of_images_has_the_ways_of_a_batch():

@@ -189,8 +189,11 @@ class Sameness(Result):
     def _said(self, library: str) -> str:
         found = self.outcomes[library]
         bad = self.differing(library)
+        if not found:
+            return f"under {library} no way was run"
         if not bad:
-            return f"under {library} all {len(found)} ways give the same bits"
+            run = " that were run" if len(found) < len(self.ways) else ""
+            return f"under {library} all {len(found)} ways{run} give the same bits"
         named = f" ({', '.join(bad)})" if len(bad) <= _NAMED else ""
         head = f"under {library} {len(bad)} of {len(found)} ways differ{named}"
         worst = {name: Part(name) for name, _ in _SAID}
@@ -199,7 +202,7 @@ class Sameness(Result):
             size = max(worst[part.name].largest, part.largest)
             worst[part.name] = replace(share, largest=size)
         said = [
-            f"in up to {worst[name].share:.0%} of the {words}, by up to {worst[name].largest:.2g}"
+            f"in {_up_to(worst[name].share)} of the {words}, by up to {worst[name].largest:.2g}"
             for name, words in _SAID
             if worst[name].differ
         ]
@@ -217,6 +220,10 @@ class Sameness(Result):
             "ways": list(self.ways), "outcomes": outcomes, "equal": self.equal,
             "verdict": self.verdict(),
         }  # fmt: skip
+
+
+def _up_to(share: float) -> str:
+    return f"up to {share:.0%}" if share >= 0.005 else "less than 1%"
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
