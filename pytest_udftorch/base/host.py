@@ -81,3 +81,12 @@ def require_host(host: Host | None = None) -> None:
             f"This is a free-threaded build of Python {version}, with which nothing of "
             f"pytest_udftorch was tested. Use the ordinary build of Python {version}."
         )
+
+
+def let_threads_sleep() -> None:
+    """Let threads of OpenMP sleep while they wait, unless the environment says otherwise.
+
+    It has an effect before torch is loaded. The calls of a small model are short: a thread that
+    spins until the next one takes the core that another program, or the call itself, needs.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

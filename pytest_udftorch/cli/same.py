@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Final
 
@@ -60,10 +59,9 @@ def _needs(options: argparse.Namespace) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, store and print; fail if a way differs under the last library."""
-    # Before torch is loaded. The calls of a small model are short: a thread that spins while it
-    # waits for the next one takes the core that another program, or the next call, needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from pytest_udftorch.base.host import let_threads_sleep
 
+    let_threads_sleep()
     from pytest_udftorch.base.store import store
     from pytest_udftorch.errors import RunError
     from pytest_udftorch.reproduce.agreement.sameness import same

@@ -85,8 +85,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
-    if options.models and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args.clear()
+    if options.models:
+        from pytest_udftorch.base.host import let_threads_sleep
+
+        let_threads_sleep()
+        if config.args_source is not pytest.Config.ArgsSource.ARGS:
+            config.args.clear()
     if options.libraries:
         switcher = _switcher(config)
         if options.profile is not None and not switcher.dry:

@@ -489,17 +489,25 @@ def test_the_verb_fails_where_a_way_differs(tmp_path, capsys, monkeypatch):
     assert "udftorch: ways: done, " in got.err
 
 
+#: What runs the ways of a model in a process of its own.
+COMMANDS = {
+    "verb": ["pytest_udftorch", "same", SUBJECT, "--libraries=std", "--ways=batch 1", "--quiet"],
+    "pytest": ["pytest", "--udf-lib=std", f"--udf-model={SUBJECT}"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("wanted", "policy"), [(None, "PASSIVE"), ("active", "ACTIVE")])
-def test_threads_of_the_verb_sleep_while_they_wait_unless_told_otherwise(wanted, policy):
+def test_threads_sleep_while_they_wait_unless_told_otherwise(command, wanted, policy, tmp_path):
     told = {} if wanted is None else {"OMP_WAIT_POLICY": wanted}
     clean = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
-    arguments = ["--libraries", "std", "--ways", "batch 1", "--quiet"]
     found = subprocess.run(
-        [sys.executable, "-m", "pytest_udftorch", "same", SUBJECT, *arguments],
+        [sys.executable, "-m", *COMMANDS[command]],
         env={**clean, **told, "OMP_DISPLAY_ENV": "true"},
-        cwd=HERE.parents[1], capture_output=True, text=True, check=False,
+        cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert re.findall(r"OMP_WAIT_POLICY\s*=\s*'(\w+)'", found.stderr) == [policy], found.stderr
+    said = re.findall(r"OMP_WAIT_POLICY\s*=\s*'(\w+)'", found.stderr)
+    assert said == [policy], found.stdout + found.stderr
 
 
 @pytest.mark.parametrize(
