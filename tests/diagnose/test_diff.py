@@ -722,6 +722,35 @@ def test_what_a_hook_computes_is_named():
     assert found.first.alone
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("kind", ["strided"])
+def test_a_nested_tensor_is_as_far_apart_as_its_parts(kind):
+    torch.manual_seed(0)
+    parts = [torch.randn(3, 4), torch.randn(2, 4)]
+
+    def run():
+        nested = torch.nested.nested_tensor(parts, layout=getattr(torch, kind))
+        return torch.tanh(nested)
+
+    found = first_difference("eager", "library=canary", make=lambda: run)
+    assert found.first.operator == "aten::tanh"
+    assert (found.first.apart[0].ulp, found.first.apart[0].elements) == (1, 20)
+
+
+def test_a_sparse_tensor_is_as_far_apart_as_its_values():
+    def run():
+        return torch.expm1(torch.linspace(-1, 1, 15).to_sparse())
+
+    found = first_difference("eager", "library=canary", make=lambda: run)
+    assert (found.first.operator, found.first.apart[0].ulp) == ("aten::expm1", 1)
+
+
+def test_a_sparse_tensor_may_have_more_elements_than_the_other():
+    few, many = (torch.tensor(x).to_sparse() for x in ([0.0, 0.0, 3.0], [0.0, 4.0, 3.0]))
+    assert truth.apart(few, many, 0).relative == truth.apart(many, few, 0).relative > 0.5
+    assert truth.apart(few, few, 0).differ == 0
+
+
 def test_what_is_written_through_a_view_is_named():
     def written(x):
         y = x.clone()

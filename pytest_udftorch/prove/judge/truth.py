@@ -543,33 +543,43 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
     """
     from pytest_udftorch.swap.observe.digests import sample_places
 
-    a, b = _numbers(a.detach()), _numbers(b.detach())
-    first, second = a.cpu().reshape(-1), b.cpu().reshape(-1)
-    total = _Distances()
-    for begin in range(0, first.numel(), _PART):
-        total.add(begin, first[begin : begin + _PART], second[begin : begin + _PART])
-    shape = of or tuple(a.shape)
-    worst: tuple[tuple[int, ...], float, float] = ((), 0.0, 0.0)
-    if first.numel():
+    total, elements = _Distances(), 0
+    mine, theirs = _numbers(a), _numbers(b)
+    for part, other in zip(mine, theirs, strict=True):
+        first, second = _of_one_length(part.cpu().reshape(-1), other.cpu().reshape(-1))
+        for begin in range(0, first.numel(), _PART):
+            end = begin + _PART
+            total.add(elements + begin, first[begin:end], second[begin:end])
+        elements += first.numel()
+    shape = of or (tuple(mine[0].shape) if len(mine) == 1 else (elements,))
+    place: tuple[int, ...] = ()
+    if elements and shape:
         at = sample_places(of)[total.at] if of else total.at
-        place = tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
-        worst = (place, float(first[total.at]), float(second[total.at]))
+        place = tuple(int(i) for i in np.unravel_index(at, shape))
+    worst = (place, *total.values)
     return Apart(
-        output, first.numel(), total.differ, total.steps, total.relative(), worst, of is not None
+        output, elements, total.differ, total.steps, total.relative(), worst, of is not None
     )
 
 
-def _numbers(tensor: Any) -> Any:
-    """Return a tensor's numbers as real ones: complex ones as pairs, those of parts in a row."""
+def _numbers(tensor: Any) -> list[Any]:
+    """Return the plain tensors that a tensor consists of, with complex numbers as pairs."""
     import torch
 
-    if is_plain(tensor) and not tensor.is_complex():
-        return tensor
     parts = [p.detach().resolve_conj() for p in contents(tensor) or ()]
-    real = [torch.view_as_real(p) if p.is_complex() else p for p in parts]
-    if is_plain(tensor):
-        return real[0]
-    return torch.cat([p.reshape(-1).double() for p in real]) if real else torch.empty(0)
+    return [torch.view_as_real(p) if p.is_complex() else p for p in parts]
+
+
+def _of_one_length(first: Any, second: Any) -> tuple[Any, Any]:
+    """Return flat tensors with zeros behind the shorter one: one sparse tensor may have more."""
+    import torch
+
+    more = first.numel() - second.numel()
+    if more < 0:
+        first = torch.nn.functional.pad(first, (0, -more))
+    elif more > 0:
+        second = torch.nn.functional.pad(second, (0, more))
+    return first, second
 
 
 @dataclass
@@ -579,6 +589,7 @@ class _Distances:
     Attributes:
         differ: how many differ.
         at: the worst one's position.
+        values: of that one in each tensor.
         order: how far that one lies from the other; -1 if all are equal.
         steps: that in steps from number to number, or None.
         squares: the sum of the squares of the finite differences.
@@ -588,6 +599,7 @@ class _Distances:
 
     differ: int = 0
     at: int = 0
+    values: tuple[float, float] = (0.0, 0.0)
     order: float = -1.0
     steps: int | None = None
     squares: float = 0.0
@@ -612,6 +624,7 @@ class _Distances:
         at = int(np.argmax(order))
         if order[at] > self.order or not begin:
             self.at, self.order = begin + at, float(order[at])
+            self.values = float(first[at]), float(second[at])
             far = None if steps is None else int(steps[at])
             self.steps = None if far == 2**64 - 1 else far
         self.differ += int(x.size - same.sum())
