@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import math
@@ -722,8 +723,33 @@ def test_what_a_hook_computes_is_named():
     assert found.first.alone
 
 
+def test_what_only_a_first_run_computes_shifts_no_place():
+    table = functools.cache(lambda: torch.cos(torch.arange(16.0)) + torch.sin(torch.arange(16.0)))
+
+    def run():
+        return (torch.linspace(-1, 1, 16).exp() * table()).tanh()
+
+    wrong = planted("aten::tanh", next_number)
+    found = first_difference("eager", wrong, make=lambda: run)
+    assert table.cache_info().misses == 1
+    assert (found.first.operator, found.differ, found.more) == ("aten::tanh", 1, False)
+    assert (found.first.apart[0].ulp, found.first.alone) == (1, True)
+
+
+def test_a_side_that_computes_less_at_each_run_is_not_repeatable():
+    left = iter(range(9, 0, -1))
+
+    def run():
+        for _ in range(next(left)):
+            torch.ones(4).sqrt()
+        return torch.linspace(-1, 1, 16).exp()
+
+    found = first_difference("eager", planted("aten::exp", next_number), make=lambda: run)
+    assert found.repeatable == {"eager": False}
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
-@pytest.mark.parametrize("kind", ["strided"])
+@pytest.mark.parametrize("kind", ["strided", "jagged"])
 def test_a_nested_tensor_is_as_far_apart_as_its_parts(kind):
     torch.manual_seed(0)
     parts = [torch.randn(3, 4), torch.randn(2, 4)]

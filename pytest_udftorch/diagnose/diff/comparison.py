@@ -274,11 +274,13 @@ class _Search:
                 "there is nothing to compare."
             )
         b = None
+        unrepeatable: Difference | None = None
         if self.a.record is None:
-            unrepeatable = self._repeated(a, self.a)
+            a, unrepeatable = self._repeated(a, self.a)
         else:
             b = execute(self.work, self.b)
-            unrepeatable = None if self.b.record is not None else self._repeated(b, self.b)
+            if self.b.record is None:
+                b, unrepeatable = self._repeated(b, self.b)
         if unrepeatable is not None:
             return unrepeatable
         if b is None:
@@ -313,17 +315,20 @@ class _Search:
         """Return the side that runs twice, if one does: a record is what it is."""
         return [s for s in (self.a, self.b) if s.record is None][:1]
 
-    def _repeated(self, recording: Recording, one: Side) -> Difference | None:
-        """Run a side again; return what differs from its first run, or None."""
+    def _repeated(self, recording: Recording, one: Side) -> tuple[Recording, Difference | None]:
+        """Run a side again; return that run, and what differs from the first one, or None.
+
+        A first run may make what the process keeps (a table in a cache), and later ones do not.
+        """
         again = execute(self.work, one)
         pairs = aligned(recording.calls, again.calls)
         found = parting(recording, again, pairs)
         if found is None:
-            return None
-        return Difference(
+            return again, None
+        return again, Difference(
             self.a.name,
             self.b.name,
-            (self._bare(recording, found),),
+            (_bare(recording, found),),
             {one.name: False},
             (len(recording.calls), len(again.calls)),
             len(differing(recording, again, pairs)),
@@ -332,15 +337,6 @@ class _Search:
             graph=graph_of(recording, again, pairs),
             sides=(one, one),
         )
-
-    def _bare(self, a: Recording, found: Parting) -> Finding:
-        if found.a is None:
-            return Finding(found.kind)
-        call = a.calls[found.a]
-        note = ""
-        if found.kind == "inputs":
-            note = "The sides begin from other numbers: parameters, inputs or constants differ."
-        return Finding(found.kind, call.operator, call.place, (found.a, found.b), note=note)
 
     def _explained(
         self, whole: Difference, a: Recording, b: Recording, pairs: Pairs, found: Parting | None
@@ -351,7 +347,7 @@ class _Search:
         put: dict[int, Sequence[Any]] = {}
         while found is not None and len(findings) < self.causes:
             if found.a is None or found.b is None or found.kind in ("inputs", "sequence"):
-                findings.append(self._bare(a, found))
+                findings.append(_bare(a, found))
                 break
             if self.a.record is not None or self.b.record is not None:
                 beside = BesideRecord(self.work, self.a, self.b)
@@ -360,12 +356,15 @@ class _Search:
                 break
             traced = a.calls[found.a].place.phase == "backward"
             only = Wanted(frozenset({found.a}), stop=True, traced=traced)
-            kept = execute(self.work, self.a, only).kept[found.a]
+            once_more = execute(self.work, self.a, only)
+            if not _same_until(found.a, a, once_more):
+                return _differs(whole, self.a, a, once_more)
+            kept = once_more.kept[found.a]
             put[found.b] = kept.outputs
             wanted = Wanted(frozenset({found.b}), dict(put))
             exchanged = execute(self.work, self.b, wanted)
             if not _same_until(found.b, b, exchanged):
-                return self._b_differs(whole, b, exchanged)
+                return _differs(whole, self.b, b, exchanged)
             other = exchanged.kept[found.b]
             left = aligned(a.calls, exchanged.calls, shapes=not self.batch)
             removed = len(differing(a, exchanged, left))
@@ -379,15 +378,6 @@ class _Search:
             found = parting(a, b, pairs, batch=self.batch)
         more = found is not None if more is None else more
         return replace(whole, findings=tuple(findings), more=more)
-
-    def _b_differs(self, whole: Difference, b: Recording, again: Recording) -> Difference:
-        """Report that b differs from itself."""
-        found = parting(b, again, aligned(b.calls, again.calls))
-        return replace(
-            whole,
-            findings=(self._bare(b, found or Parting("result")),),
-            repeatable={self.b.name: False},
-        )
 
     def _made(
         self, proof: Proof, a: Recording, b: Recording, pairs: Pairs, found: Parting, other: Kept
@@ -443,11 +433,28 @@ def _until_the_end(a: Recording, b: Recording) -> tuple[Recording, Recording]:
     return first, second
 
 
+def _bare(a: Recording, found: Parting) -> Finding:
+    """Return a finding of which nothing is known but its place."""
+    if found.a is None:
+        return Finding(found.kind)
+    call = a.calls[found.a]
+    note = ""
+    if found.kind == "inputs":
+        note = "The sides begin from other numbers: parameters, inputs or constants differ."
+    return Finding(found.kind, call.operator, call.place, (found.a, found.b), note=note)
+
+
 def _same_until(at: int, before: Recording, after: Recording) -> bool:
     """Tell whether a side ran as before up to a call, and that call was kept."""
     return at in after.kept and all(
         same_outputs(x, y) for x, y in zip(before.calls[:at], after.calls[:at], strict=True)
     )
+
+
+def _differs(whole: Difference, one: Side, before: Recording, again: Recording) -> Difference:
+    """Report that a side differs from itself."""
+    found = parting(before, again, aligned(before.calls, again.calls)) or Parting("result")
+    return replace(whole, findings=(_bare(before, found),), repeatable={one.name: False})
 
 
 def _same_rows(x: Any, y: Any, batch: tuple[int, int] | None) -> tuple[Any, Any, bool]:
