@@ -577,6 +577,21 @@ def test_a_process_that_may_open_no_more_files_is_told_so(tmp_path):
         assert "its limit is 64 at once" in ends[0], ends
         assert "ulimit -n, at most 4,096 here" in ends[0], ends
         assert ends[-1] == "open", ends
+        # A library that was not read before is not called unreadable.
+        taken = []
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            patched("canary")
+        except CacheError as error:
+            told = str(error)
+        for descriptor in taken:
+            os.close(descriptor)
+        assert "its limit is 64 at once" in told, told
+        patched("canary")
         """)
     )
     done = subprocess.run(

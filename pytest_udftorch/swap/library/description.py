@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from pytest_udftorch import errors
 from pytest_udftorch.base import package, plain_data
+from pytest_udftorch.base.open_files import refuse_too_few
 from pytest_udftorch.swap.library.symbols import DTYPES, FUNCTIONS, KNOWN, PROCESSORS
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
@@ -607,6 +608,7 @@ def _read(path: Path, state: tuple[int, ...]) -> _Described:
     try:
         data = plain_data.parse_toml(plain_data.read_file(path))
     except OSError as error:
+        refuse_too_few(error)
         raise errors.LibraryError(
             f"{path} cannot be read: {error}. Check the file and its permissions."
         ) from error

@@ -25,6 +25,7 @@ from pytest_udftorch import errors
 from pytest_udftorch.base.compat import torch_summary
 from pytest_udftorch.base.interrupts import logging_goes_on
 from pytest_udftorch.base.newest import Newest
+from pytest_udftorch.base.open_files import enough_files
 from pytest_udftorch.base.result import Result, Shown
 from pytest_udftorch.swap.compiled import dynamo, inductor, optimizers
 from pytest_udftorch.swap.compiled import triton as triton_kernels
@@ -55,7 +56,6 @@ from pytest_udftorch.swap.session.builds import builds
 from pytest_udftorch.swap.session.exclusive import gate
 from pytest_udftorch.swap.toolchain import wheel_builds
 from pytest_udftorch.swap.toolchain.agenda import Candidate, agenda, obtain_all
-from pytest_udftorch.swap.toolchain.cache import enough_files
 from pytest_udftorch.swap.toolchain.compiler import resolve_cpu_level
 from pytest_udftorch.swap.toolchain.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.swap.toolchain.file_states import files_state

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import resource
 import shutil
 import stat
 import tempfile
@@ -30,6 +29,7 @@ from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
 from pytest_udftorch.base.host import require_host
+from pytest_udftorch.base.open_files import refuse_too_few
 from pytest_udftorch.errors import CacheError, UdfError
 
 try:
@@ -67,9 +67,6 @@ DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, Recu
 #: What ``flock`` says on a filesystem without locks.
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-#: What the system says of a process, or a machine, that may open no more files.
-_NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
-
 #: Seconds between two attempts to take a lock.
 _PAUSE: Final = 0.05
 
@@ -80,30 +77,6 @@ _held: Final[set[int]] = set()
 _checked: Final[dict[Path, tuple[tuple[int, ...], dict[str, Any]]]] = {}
 #: Build -> descriptor with the shared lock that keeps other processes from evicting it.
 _used: Final[dict[Path, int]] = {}
-
-
-@contextlib.contextmanager
-def enough_files() -> Iterator[None]:
-    """Say what to do where a block cannot open files because too many are open.
-
-    Raises:
-        CacheError: it is so.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_FILES:
-            raise
-        raise _no_files(error) from error
-
-
-def _no_files(error: OSError) -> CacheError:
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CacheError(
-        f"A session opens a few files, and this process may open no more: its limit is {limit:,} "
-        f"at once. Close files, or raise the limit (ulimit -n, at most {most:,} here). The system "
-        f"says: {error}"
-    )
 
 
 def cache_folder() -> Path:
@@ -187,8 +160,7 @@ def opened(path: Path) -> Iterator[None]:
                     _held.discard(descriptor)
                     os.close(descriptor)
     except OSError as error:
-        if error.errno in _NO_FILES:
-            raise _no_files(error) from error
+        refuse_too_few(error)
         raise CacheError(
             f"The build cache {path.parent} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to "
             "a folder that can be."

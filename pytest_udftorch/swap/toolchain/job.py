@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.base import plain_data as shapes
+from pytest_udftorch.base.open_files import refuse_too_few
 from pytest_udftorch.errors import CacheError, CompilerStoppedError, SourceError, UdfError
 from pytest_udftorch.swap.native.runtime import native_files
 from pytest_udftorch.swap.toolchain import cache
@@ -200,6 +201,7 @@ def _content(path: Path) -> bytes:
             raise OSError("it is not a regular file")
         return path.read_bytes()
     except OSError as error:
+        refuse_too_few(error)
         raise SourceError(
             f"The source {path} cannot be read: {error}. Put a file there that can be, or take the "
             "name out of the library."
