@@ -7,6 +7,7 @@ import functools
 import gc
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Under load any build may take two seconds, and some tests read all of standard error.
 os.environ.setdefault("UDFTORCH_PROGRESS", "0")
+
+# Jobs that a shell runs in the background ignore Ctrl-C, and so would all that tests start there.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: In the process that :func:`pytest_pyfunc_call` starts.
 FRESH = "UDFTORCH_TEST_FRESH"
