@@ -8,12 +8,12 @@ marker or a fixture asks for them. PYTEST_DONT_REWRITE: nothing here asserts.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
+from pytest_udftorch.plugin.left_open import LeftOpen
 from pytest_udftorch.plugin.options import (
     MARKER,
     NOTHING_CHECKED,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _OPTIONS = pytest.StashKey[Options]()
 _SWITCHER = pytest.StashKey["Switcher"]()
 _PROFILE = pytest.StashKey["RunProfile"]()
-_LEFT_OPEN = pytest.StashKey["list[Session]"]()
 
 
 class PatchedLibtorch(Protocol):
@@ -91,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
         let_threads_sleep()
         if config.args_source is not pytest.Config.ArgsSource.ARGS:
             config.args.clear()
+    # Before the switcher, to be inside of it: fixtures are gone by then, its session is still open.
+    config.pluginmanager.register(LeftOpen(), LeftOpen.NAME)
     if options.libraries:
         switcher = _switcher(config)
         if options.profile is not None and not switcher.dry:
@@ -170,52 +171,11 @@ def pytest_make_collect_report(
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Note the sessions that a test opens itself and does not close."""
-    __tracebackhide__ = True
-    before = _open_sessions()
-    try:
-        return (yield)
-    finally:
-        opened = [one for one in _open_sessions() if one not in before]
-        if opened:
-            item.stash[_LEFT_OPEN] = opened
-
-
-# Inside of the switcher's: fixtures are gone by then, and its session lies below.
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Close the sessions that a test has left open, and name the test."""
-    __tracebackhide__ = True
-    try:
-        result = yield
-    finally:
-        left = [one for one in item.stash.get(_LEFT_OPEN, []) if one in _open_sessions()]
-        for session in reversed(left):
-            session.close()
-    if left:
-        names = " and ".join(dict.fromkeys(one.library.name for one in left))
-        pytest.fail(
-            f"{item.nodeid} left a session of {names} open, under which the tests after it would "
-            "run. It is closed now. Write `with patched(...):` in the test, or use the fixture "
-            "patched_libtorch.",
-            pytrace=False,
-        )
-    return result
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say so if a run was to be strict and no library was chosen; see also ``Reached``."""
     alone = not config.pluginmanager.hasplugin("dsession")
     if alone and config.stash[_OPTIONS].strict and _SWITCHER not in config.stash:
         terminalreporter.write_line(NOTHING_CHECKED, yellow=True)
-
-
-def _open_sessions() -> list[Session]:
-    """Return the open sessions, without loading anything."""
-    module = sys.modules.get("pytest_udftorch.swap.session.session")
-    return module.open_sessions() if module is not None else []
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -71,6 +71,7 @@ def test_no_library_no_effect_and_no_imports(suite):
             "pytest_udftorch",
             "pytest_udftorch.plugin",
             "pytest_udftorch.plugin.hooks",
+            "pytest_udftorch.plugin.left_open",
             "pytest_udftorch.plugin.options",
         }
         assert not modules & {"torch", "numpy", "mpmath", "tomllib", "ctypes"}

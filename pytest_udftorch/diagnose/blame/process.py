@@ -33,7 +33,10 @@ from pytest_udftorch.errors import DiagnosisError, UdfError
 _LOADED: Final = (
     "torch", compat.DYNAMO, "pytest_udftorch.diagnose.runs.switch", "pytest", "hypothesis",
 )  # fmt: skip
-_PYTEST: Final = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header")
+#: The sessions of units, which the last one leaves open, are not the test's own.
+_PYTEST: Final = (
+    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:udftorch-left-open", "--no-header",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
