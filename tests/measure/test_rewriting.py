@@ -456,3 +456,23 @@ def test_fusion_compiles_what_is_left(model):
     found, report = rewritten(model, X, templates=["conv_bn", "fold", "fusion"])
     torch.testing.assert_close(found, model(X))
     assert report.left_alone == ""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 1, x.relu()),
+        lambda x: x.permute(1, 0) + torch.zeros(1),
+        lambda x: (x.relu(), x.relu() - 0),
+    ],
+)
+def test_what_inductor_would_not_compute_has_memory_of_its_own(function):
+    """It returns x for ``x * 1``, and one result for two."""
+    x = torch.randn(6, 6)
+    found, report = rewritten(function, x, templates=["fusion"])
+    assert report.left_alone == ""
+    wanted = function(x)
+    found, wanted = (v if isinstance(v, tuple) else (v,) for v in (found, wanted))
+    assert all(map(torch.equal, found, wanted))
+    places = {t.untyped_storage().data_ptr() for t in (x, *found)}
+    assert len(places) == 1 + len(found)

@@ -10,12 +10,19 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from pytest_udftorch.base import compat
+from pytest_udftorch.measure.rewrite import graphs
+
+aten: Any = torch.ops.aten
+pytree: Any = compat.pytree()
+
+#: Operator -> the number that leaves a tensor as it is.
+_NEUTRAL: Final = {aten.add: 0, aten.sub: 0, aten.mul: 1, aten.div: 1, aten.pow: 1}
 
 
 @contextlib.contextmanager
@@ -39,4 +46,37 @@ def _inductor(graph: fx.GraphModule, examples: Sequence[Any]) -> Any:
 def by_inductor(module: fx.GraphModule) -> Callable[..., Any]:
     """Return a graph that TorchInductor compiles when it is first called, and warns of nothing."""
     compiled: Callable[..., Any] = torch.compile(module, backend=_inductor, dynamic=False)
-    return compiled
+    returned = graphs.outputs(module.graph)
+    own = [n for n, node in enumerate(returned) if _may_be_its_input(node)]
+    if not own:
+        return compiled
+
+    def call(*inputs: Any) -> Any:
+        found, form = pytree.tree_flatten(compiled(*inputs))
+        for n in own:
+            others = (*inputs, *found[:n], *found[n + 1 :])
+            if any(_shares(found[n], t) for t in others):
+                found[n] = found[n].clone()
+        return pytree.tree_unflatten(found, form)
+
+    return call
+
+
+def _may_be_its_input(node: Any) -> bool:
+    """Tell whether TorchInductor may return another tensor in place of a result: x for ``x * 1``.
+
+    It may where what a tensor is combined with is neutral, or is a constant tensor.
+    """
+    packet = getattr(getattr(node, "target", None), "overloadpacket", None)
+    if packet not in _NEUTRAL:
+        return False
+    inputs = graphs.placeholders(node.graph)
+    tensors = [n for n in node.all_input_nodes if graphs.depends(n, inputs)]
+    numbers = [a for a in node.args if not isinstance(a, fx.Node)]
+    return len(tensors) == 1 and all(a == _NEUTRAL[packet] for a in numbers)
+
+
+def _shares(one: torch.Tensor, other: Any) -> bool:
+    if not isinstance(other, torch.Tensor):
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
