@@ -89,10 +89,13 @@ class PrivateName:
         Raises:
             PrivateNameError: there is no such module, or it has no such attribute.
         """
-        try:
-            module = importlib.import_module(self.owner)
-        except ImportError as error:
-            raise self._missing() from error
+        # A first session asks thousands of times.
+        module = sys.modules.get(self.owner)
+        if module is None:
+            try:
+                module = importlib.import_module(self.owner)
+            except ImportError as error:
+                raise self._missing() from error
         return self.of(module)
 
     def _missing(self) -> PrivateNameError:
@@ -215,10 +218,14 @@ def stock_kernel(name: str, key: str, below: str = "") -> Any:
     A kernel of autograd also needs the key ``below``, to which it goes on.
     """
     torch = import_torch()
+    return functools.partial(torch.library.get_kernel(name, key).call_boxed, _keys(key, below))
+
+
+@functools.cache
+def _keys(key: str, below: str) -> Any:
+    """Return a set of dispatch keys of one or two names."""
     keys = _KEY_SET.get()(getattr(_KEY.get(), key))
-    if below:
-        keys = keys | _KEY_SET.get()(getattr(_KEY.get(), below))
-    return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
+    return keys | _KEY_SET.get()(getattr(_KEY.get(), below)) if below else keys
 
 
 def seen_by(stock: Any, key: str) -> Any:
