@@ -361,6 +361,25 @@ def test_a_nan_that_torch_masks_away_fails_nobody_unless_it_is_asked_for(suite):
     result.stdout.fnmatch_lines(["--udf-nan=made is on, in test_it.py::test_power."])
 
 
+def test_an_infinity_that_becomes_a_nan_is_handed_on(suite):
+    suite.write(
+        test_it="""
+        import torch
+
+        def test_pooled():
+            weights = torch.full((3,), 100.0).exp()
+            weights / weights.sum()
+
+        def test_masked():
+            1 / (1 + torch.full((3,), 100.0).exp())
+        """
+    )
+    result = suite.run("--udf-inf=error", "-rA")
+    words = suite.outcomes(result)
+    assert [test for test, word in words.items() if word == "FAILED"] == ["test_it.py::test_pooled"]
+    result.stdout.fnmatch_lines(["aten::exp in no module made the first: an infinity in 3 of 3 *"])
+
+
 def test_a_value_of_another_thread_is_one_wherever_it_ends(suite):
     suite.write(
         test_it="""

@@ -189,9 +189,13 @@ class _Watcher(OperatorWatch):
                 clean = not any(is_special(self.kind, v) for v in got)
             cause = self._found(func, place, bad, before or (args, kwargs), came_in=not clean)
         backward = place.phase == "backward"
-        told = [(t, bool(found)) for t, found in outputs]
+        told = [(t, bool(found) or self._became_nan(cause, t)) for t, found in outputs]
         self._ends.saw(func, tensors, told, cause, backward)
         return returned
+
+    def _became_nan(self, cause: int | None, tensor: Any) -> bool:
+        """Tell whether an infinity that an operator got may have become a NaN of its output."""
+        return self.kind == "inf" and cause is not None and is_special("nan", tensor)
 
     def _found_in(self, tensor: Any) -> Any:
         if what := hides(tensor):

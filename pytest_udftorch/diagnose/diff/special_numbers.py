@@ -4,7 +4,7 @@
 torch makes many that it masks away: the gradient of a norm at zero, of a power of zero, an entropy
 under ``where``. Such a number reaches an end if it lies in a tensor that no operator used (a
 result, a gradient, a parameter), or if Python reads it. One that an operator got and did not hand
-on is masked: whatever that operator gives is clean.
+on is masked: whatever that operator gives is clean. An infinity may be handed on as a NaN.
 """
 
 from __future__ import annotations
