@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -138,3 +140,15 @@ def test_why_a_configuration_cannot_be_small_is_said_in_one_line():
     pytest.importorskip("transformers")
     with pytest.raises(RunError, match=r"validate_layer_type': ValueError: .*\)\. Write a func"):
         made("hf-tiny:DoryForCausalLM")
+
+
+def test_a_file_may_import_the_files_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "its_network.py").write_text(
+        "def net():\n    import its_sizes\n    return its_sizes.WIDTH\n"
+    )
+    (tmp_path / "its_sizes.py").write_text("WIDTH = 7\n")
+    (tmp_path / "model.py").write_text(
+        "import its_network\n\n\ndef make():\n    return its_network.net\n"
+    )
+    assert load_make(f"{tmp_path / 'model.py'}:make")()() == 7

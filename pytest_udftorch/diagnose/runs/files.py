@@ -84,6 +84,10 @@ def _module(path: Path) -> Any:
         raise CoverageError(f"There is no Python file {path} to take a model from.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    # A model may import the files beside it, also later, as Python lets a script do.
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
