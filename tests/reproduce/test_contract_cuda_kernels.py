@@ -480,11 +480,12 @@ SHAPES = (
 ATTENTION = """
 def rounded(self, tensors, numbers):
     # The interpreter does not round to bfloat16 to nearest: torch does, when it copies.
-    if self.name != "attention_values":
+    at = {"attention_values": 7, "sums": 1}.get(self.name)
+    if at is None or tensors[at].dtype is not torch.bfloat16:
         return launch(self, tensors, numbers)
-    wide = tensors[7].float()
-    launch(self, [*tensors[:7], wide, *tensors[8:]], numbers)
-    tensors[7].copy_(wide)
+    wide = tensors[at].float()
+    launch(self, [*tensors[:at], wide, *tensors[at + 1 :]], numbers)
+    tensors[at].copy_(wide)
 
 launches.Launch.run = rounded
 
