@@ -540,6 +540,30 @@ def test_the_interpreter_multiplies_and_attends_exactly_as_the_cpu_does(size):
     assert made.stdout.split("\n") == ["multiplied", "attended", ""], made.stderr
 
 
+def test_factors_are_copied_by_fours_where_four_lie_side_by_side():
+    from pytest_udftorch.swap.contract.gpu import Factor
+
+    def wide(rows, *where):
+        return Factor(*where).words("A", rows)
+
+    along, across = {"A_ALONG": True, "A_WIDE": True}, {"A_ALONG": False, "A_WIDE": True}
+    assert wide(7, 0, 768, 1, True) == along
+    assert wide(64, 4096, 1, 768, True) == across
+    narrow = (7, 0, 768, 1, False), (7, 0, 767, 1, True), (7, 6, 768, 1, True)
+    assert all(wide(*given) == {**along, "A_WIDE": False} for given in narrow)
+    narrow = (64, 0, 1, 767, True), (63, 0, 1, 768, True), (64, 0, 2, 768, True)
+    assert all(wide(*given) == {**across, "A_WIDE": False} for given in narrow)
+
+
+def test_sums_over_few_chunks_have_no_parts():
+    from pytest_udftorch.swap.contract import gpu
+
+    assert gpu._split(48, 1024, gpu._UNSPLIT) == (4, 1)
+    assert gpu._split(48, 1024, gpu._PART) == (3, 2)
+    assert gpu._split(48, 3072, gpu._UNSPLIT) == (3, 6)
+    assert gpu._split(4096, 3072, gpu._UNSPLIT) == (6, 1)
+
+
 def test_an_unknown_unit_of_exact_products_is_refused(monkeypatch):
     from pytest_udftorch.errors import CudaFormError
     from pytest_udftorch.swap.contract import cuda_exact
