@@ -56,6 +56,15 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _same_path():
+    """Take back the folders that a test lets Python import from: a model's file adds its own."""
+    before = [*sys.path]
+    yield
+    if sys.path != before:
+        sys.path[:] = before
+
+
 @pytest.fixture
 def faults(request):
     """Count what a test injects; see ``faults.Faults``."""

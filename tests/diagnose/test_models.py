@@ -142,8 +142,7 @@ def test_why_a_configuration_cannot_be_small_is_said_in_one_line():
         made("hf-tiny:DoryForCausalLM")
 
 
-def test_a_file_may_import_the_files_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_a_file_may_import_the_files_beside_it(tmp_path):
     (tmp_path / "its_network.py").write_text(
         "def net():\n    import its_sizes\n    return its_sizes.WIDTH\n"
     )
@@ -152,3 +151,17 @@ def test_a_file_may_import_the_files_beside_it(tmp_path, monkeypatch):
         "import its_network\n\n\ndef make():\n    return its_network.net\n"
     )
     assert load_make(f"{tmp_path / 'model.py'}:make")()() == 7
+
+
+def test_two_versions_of_a_file_import_what_lies_beside_each(tmp_path):
+    made = []
+    for version in (1, 2, 1):
+        folder = tmp_path / str(version)
+        (folder / "of_version").mkdir(parents=True, exist_ok=True)
+        (folder / "of_version" / "__init__.py").write_text(f"NUMBER = {version}\n")
+        (folder / "model.py").write_text(
+            "import of_version\n\n\ndef make():\n    return of_version.NUMBER\n"
+        )
+        made.append(load_make(f"{folder / 'model.py'}:make"))
+    assert [make() for make in made] == [1, 2, 1]
+    assert [p for p in sys.path if p.startswith(str(tmp_path))] == [str(tmp_path / "1")]

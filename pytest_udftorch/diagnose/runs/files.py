@@ -7,11 +7,12 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 from pytest_udftorch.diagnose.runs.models import named_model
@@ -84,15 +85,36 @@ def _module(path: Path) -> Any:
         raise CoverageError(f"There is no Python file {path} to take a model from.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # A model may import the files beside it, also later, as Python lets a script do.
-    beside = str(path.resolve().parent)
-    if beside not in sys.path:
-        sys.path.insert(0, beside)
+    _look_beside(path)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise CoverageError(f"{path} cannot be imported: {error!r}.") from error
     return module
+
+
+#: The folder of the model that was loaded last, if its files are importable only since.
+_beside: Final[list[str]] = []
+
+
+def _look_beside(path: Path) -> None:
+    """Let a model import the files beside it, also later, as Python lets a script do.
+
+    Those beside a model of another folder are forgotten: the files of two versions of a project
+    have the same names.
+    """
+    folder = str(path.resolve().parent)
+    if folder in sys.path:
+        return
+    for other in _beside:
+        for name, module in [*sys.modules.items()]:
+            own = os.path.join(other, name.partition(".")[0])
+            if (getattr(module, "__file__", None) or "").startswith((own + ".", own + os.sep)):
+                del sys.modules[name]
+        if other in sys.path:
+            sys.path.remove(other)
+    _beside[:] = [folder]
+    sys.path.insert(0, folder)
 
 
 def load_step(where: str, *, compiled: bool = False) -> Callable[[], Any]:
