@@ -110,10 +110,12 @@ def rounded(value: float) -> float:
     """Return a number in seven digits, or in more where fewer would say something else.
 
     How far a share is from 1, or an error from half an ULP, stays. And no number ends in 5, so that
-    it rounds to fewer digits as before.
+    it rounds to fewer digits as before. A large whole number, as of nanoseconds, is an integer.
     """
-    if value.is_integer() or not math.isfinite(value):
+    if not math.isfinite(value):
         return value
+    if value == int(value):
+        return int(value) if abs(value) >= 1000 else value
     halves = round(2 * value)
     if halves and abs(2 * value - halves) < NEAR and abs(value) < 2:
         return value
