@@ -76,7 +76,7 @@ class Tile(NamedTuple):
 
 #: The tile of the kernel for Hopper: of two programs on a multiprocessor one joins sums while the
 #: other one multiplies. Larger ones have no registers for this.
-_HOPPER: Final = Tile(64, 64, 64, 4, 4, 2, 2)
+_HOPPER: Final = Tile(64, 64, 64, 4, 4, 2, 3)
 
 
 def unit() -> str:

@@ -3,7 +3,8 @@
 
 ``tiled_products`` does what ``triton_exact.exact_products`` does. Triton waits for each product of
 integers before it begins the next; here the products of one step and the loads of later ones are
-under way at once.
+under way at once. Both digits of the columns lie one behind the other, as one factor: then a
+product reads the digits of the rows once for both.
 
 This module imports triton, so it is itself imported when the first kernel is needed.
 """
@@ -40,8 +41,9 @@ def _load(a, b, a_parts, b_parts, bars, stage, a_row, b_row, a_low, b_low, at, o
     bar = bars.index(stage)
     mbarrier.expect(bar, 2 * (ROWS + COLUMNS) * STEP, pred=on)
     _copy(a, [a_row, at], bar, a_parts.index(2 * stage), pred=on)
-    _copy(b, [b_row, at], bar, b_parts.index(2 * stage), pred=on)
-    _copy(b, [b_low, at], bar, b_parts.index(2 * stage + 1), pred=on)
+    both = b_parts.index(stage)
+    _copy(b, [b_row, at], bar, both.slice(0, COLUMNS), pred=on)
+    _copy(b, [b_low, at], bar, both.slice(COLUMNS, COLUMNS), pred=on)
     _copy(a, [a_low, at], bar, a_parts.index(2 * stage + 1), pred=on)
 
 
@@ -141,12 +143,12 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     BAND: gl.constexpr = 8
     HALF: gl.constexpr = COLUMNS // 2
     tile_layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, COLUMNS, 32]
+        version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 2 * COLUMNS, 32]
     )
     # Eight rows of a warp take turns at the banks.
     slot_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, order=[1, 0])
     a_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, ROWS, STEP], a.layout)
-    b_parts = gl.allocate_shared_memory(gl.int8, [2 * STAGES, COLUMNS, STEP], b.layout)
+    b_parts = gl.allocate_shared_memory(gl.int8, [STAGES, 2 * COLUMNS, STEP], b.layout)
     bars = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     slots = gl.allocate_shared_memory(gl.float32, [2 * max(SLOTS, 1), ROWS, HALF], slot_layout)
     for number in gl.static_range(STAGES):
@@ -177,10 +179,10 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
         for early in gl.static_range(STAGES - 1):
             _load(a, b, a_parts, b_parts, bars, (before + early) % STAGES, a_row, b_row, a_low,
                   b_low, start + early * STEP, early < steps)  # fmt: skip
-        hh = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
-        mid = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
-        ll = gl.zeros((ROWS, COLUMNS), gl.int32, layout=tile_layout)
-        one = _halves(gl.zeros((ROWS, COLUMNS), gl.float32, layout=tile_layout))[0]
+        # Products of the upper digits of rows, and of the lower ones, with both of columns.
+        of_high = gl.zeros((ROWS, 2 * COLUMNS), gl.int32, layout=tile_layout)
+        of_low = gl.zeros((ROWS, 2 * COLUMNS), gl.int32, layout=tile_layout)
+        one = _halves(_halves(gl.zeros(of_low.shape, gl.float32, layout=tile_layout))[0])[0]
         other = one
         for q in range(count):
             # Units beyond the last row are those of nothing that is stored.
@@ -195,19 +197,19 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
                 mbarrier.wait(bars.index(stage), ((before + step) // STAGES) & 1)
                 xh = a_parts.index(2 * stage)
                 xl = a_parts.index(2 * stage + 1)
-                yh = b_parts.index(2 * stage).permute((1, 0))
-                yl = b_parts.index(2 * stage + 1).permute((1, 0))
+                y = b_parts.index(stage).permute((1, 0))
                 more = part > 0
-                hh = warpgroup_mma(xh, yh, hh, use_acc=more, is_async=True)
-                mid = warpgroup_mma(xh, yl, mid, use_acc=more, is_async=True)
-                mid = warpgroup_mma(xl, yh, mid, is_async=True)
-                ll = warpgroup_mma(xl, yl, ll, use_acc=more, is_async=True)
+                of_high = warpgroup_mma(xh, y, of_high, use_acc=more, is_async=True)
+                of_low = warpgroup_mma(xl, y, of_low, use_acc=more, is_async=True)
                 # The products of the step before have ended, so that its buffers are free.
-                hh, mid, ll = warpgroup_mma_wait(4, deps=(hh, mid, ll))
+                of_high, of_low = warpgroup_mma_wait(2, deps=(of_high, of_low))
                 ahead = step + STAGES - 1
                 _load(a, b, a_parts, b_parts, bars, (before + ahead) % STAGES, a_row, b_row,
                       a_low, b_low, start + ahead * STEP, ahead < steps)  # fmt: skip
-            hh, mid, ll = warpgroup_mma_wait(0, deps=(hh, mid, ll))
+            of_high, of_low = warpgroup_mma_wait(0, deps=(of_high, of_low))
+            hh, mid = _halves(of_high)
+            other_mid, ll = _halves(of_low)
+            mid += other_mid
             hh_left, hh_right = _halves(hh)
             mid_left, mid_right = _halves(mid)
             ll_left, ll_right = _halves(ll)
