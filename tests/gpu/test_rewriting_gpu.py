@@ -81,6 +81,27 @@ def test_substitutions_merge_branches(search):
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+class Attention(nn.Module):
+    """Attention with a projection for each of query, key and value."""
+
+    def __init__(self):
+        super().__init__()
+        self.projections = nn.ModuleList(nn.Linear(256, 256) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (p(x).view(*x.shape[:2], 4, 64).transpose(1, 2) for p in self.projections)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return y.transpose(1, 2).reshape(x.shape)
+
+
+def test_a_graph_with_attention_is_judged():
+    # Its kernel has no float64, in which results are judged.
+    model = Attention().cuda().eval()
+    x = torch.randn(2, 32, 256, device="cuda")
+    _, found, _ = run(model, "udf_taso", x)
+    torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_a_rewritten_model_is_captured_in_a_cuda_graph():
     """The graph that substitutions made is replayed, with inputs that are written anew."""
     pytest.importorskip("z3", reason="z3-solver is not installed")

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.dispatch_mode import OperatorWatch
 from pytest_udftorch.base.tensor_contents import is_plain
+from pytest_udftorch.prove.judge.definitions import by_definition
 from pytest_udftorch.swap.observe.recorder import Recording
 from pytest_udftorch.swap.observe.recording import draws, effects
 
@@ -65,7 +66,13 @@ class DoublePrecision(OperatorWatch):
             return value if id(value) in written else widened(value)
 
         args, kwargs = compat.pytree().tree_map(wide, (args, kwargs))
-        returned = func(*args, **kwargs)
+        try:
+            returned = func(*args, **kwargs)
+        except RuntimeError:
+            # Attention's kernels, for instance, know shorter types alone.
+            returned = NotImplemented if written else by_definition(func, args, kwargs)
+            if returned is NotImplemented:
+                raise
         made = [t for t in leaves(returned) if isinstance(t, torch.Tensor)]
         if name in _BITS or any(_is_short(t.dtype) for t in made):
             self.left = self.left or name

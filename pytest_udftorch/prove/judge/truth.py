@@ -30,6 +30,7 @@ import numpy as np
 from pytest_udftorch.base import compat
 from pytest_udftorch.base.tensor_contents import contents, is_plain, is_real
 from pytest_udftorch.prove.judge.batch_norm import BATCH_NORMS, batch_norm_bound
+from pytest_udftorch.prove.judge.definitions import by_definition
 from pytest_udftorch.swap.observe.recorder import Kept
 from pytest_udftorch.swap.observe.recording import draws, effects, results, strided_copy
 from pytest_udftorch.swap.operators.overload import is_exact, name_of
@@ -199,9 +200,11 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
         try:
             returned = operator(*args, **kwargs)
         except Exception:
-            # Kernels of one type alone (flash attention) have a definition that runs in float64.
-            return _by_definition(operator, args, kwargs)
-    return results(operator, args, kwargs, returned)
+            try:
+                returned = by_definition(operator, args, kwargs)
+            except Exception:
+                return None
+    return None if returned is NotImplemented else results(operator, args, kwargs, returned)
 
 
 @contextlib.contextmanager
@@ -228,14 +231,6 @@ def unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         copied(strided_copy, a) if n in written else a for n, a in zip(names, args, strict=False)
     )
     return own, {n: copied(strided_copy, a) if n in written else a for n, a in kwargs.items()}
-
-
-def _by_definition(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
-    try:
-        returned = compat.decompositions().get(operator, operator.decompose)(*args, **kwargs)
-    except Exception:
-        return None
-    return None if returned is NotImplemented else results(operator, args, kwargs, returned)
 
 
 def _mpfr_ulp(kept: Kept, value: Any, truth: Any, a: Any, b: Any) -> float | None:

@@ -2,7 +2,7 @@
 """Definitions of operators that torch does not decompose, or decomposes to other results.
 
 They are formulas in simpler operators. Coverage asks them which elements of a result depend on a
-function; nobody computes with them.
+function, and those of attention give the truth where its kernels have no float64.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ def attention(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bo
     keys, values = (t.repeat_interleave(group, 1) for t in (key, value))
     scores = _scores(query, keys, causal, attn_mask, scale)
     largest = scores.amax(-1, keepdim=True)
+    # A row that sees nothing is 0.
+    largest = largest.masked_fill(largest == -math.inf, 0.0)
     weights = _weights(scores - largest)
     sums = weights.sum(-1, keepdim=True)
-    return weights / sums @ values, (torch.log(sums) + largest)[..., 0]
+    shares = weights / sums.masked_fill(sums == 0, 1.0)
+    return shares @ values, (torch.log(sums) + largest)[..., 0]
 
 
 def attention_gradients(*args: Any, attn_mask: Any = None, scale: float | None = None) -> Any:
