@@ -334,7 +334,12 @@ def read(journals: Sequence[Path]) -> dict[tuple[str, int, str, str], dict[str, 
 
 
 def document(rows: dict[tuple[str, int, str, str], dict[str, Any]]) -> dict[str, Any]:
-    """Return what is stored of rows."""
+    """Return what is stored of rows, and the cases that no row is of, with their backends."""
+    left: dict[str, list[str]] = {}
+    for key in KEYS:
+        if key not in rows:
+            device, batch, name, backend = key
+            left.setdefault(f"{name} at batch {batch} on {device}", []).append(backend)
     return {
         "image": IMAGE,
         "tokens": TOKENS,
@@ -344,7 +349,7 @@ def document(rows: dict[tuple[str, int, str, str], dict[str, Any]]) -> dict[str,
         "state": STATE,
         "rows": [rows[key] for key in KEYS if key in rows and "failed" not in rows[key]],
         "failed": [rows[key] for key in KEYS if "failed" in rows.get(key, {})],
-        "left_out": [list(key) for key in KEYS if key not in rows],
+        "left_out": {case: " ".join(names) for case, names in left.items()},
     }
 
 

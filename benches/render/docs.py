@@ -1148,11 +1148,8 @@ def rewriting_gains(results: Results) -> str:
                   for r in document["failed"]]  # fmt: skip
         said += f" Failed: {'; '.join(failed)}."
     if document["left_out"]:
-        left: dict[str, list[str]] = {}
-        for device, batch, model, backend in document["left_out"]:
-            left.setdefault(f"{model} at batch {batch} on {device}", []).append(backend)
-        said += " Not measured: "
-        said += "; ".join(f"{case} ({', '.join(names)})" for case, names in left.items()) + "."
+        left = (f"{case} ({', '.join(n.split())})" for case, n in document["left_out"].items())
+        said += f" Not measured: {'; '.join(left)}."
     return _joined([*lines, said], document)
 
 
