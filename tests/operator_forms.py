@@ -231,11 +231,20 @@ def forms(op: Any, sample: Any) -> Iterator[tuple[str, Outcome]]:
 _UNCHECKED = ("native_", "_native_", "torch.ops.aten.", "linalg.lstsq")
 
 
+def _crashes(op: Any, first: Any, args: Any, kwargs: Any) -> bool:
+    """Tell whether torch reads outside memory: of terms in no bag, in float64 (torch 2.15)."""
+    offsets = kwargs.get("offsets")
+    bags = op.name == "nn.functional.embedding_bag" and first.dtype == torch.float64
+    return bags and isinstance(offsets, torch.Tensor) and not offsets.numel()
+
+
 def mistakes(op: Any, sample: Any) -> Iterator[tuple[str, Outcome]]:
     """Call an operator with one argument that does not fit the others, or is odd."""
     if not _is_strided(sample) or op.name.startswith(_UNCHECKED):
         return
     for name, given in _wrong(_copied(sample)):
+        if _crashes(op, *given):
+            continue
 
         def call(given: Any = given) -> Any:
             first, args, kwargs = given
