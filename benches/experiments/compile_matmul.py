@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Square matrix products: interpreted, in C++, in CUDA and in Triton, and compiled in four modes.
+"""Square matrix products: interpreted, by NumPy, in C++, CUDA and Triton, and compiled.
 
     python -m benches.experiments.compile_matmul OUT.json [--scale full] [--device cuda]
 
 ``interpreted`` is ``a @ b`` in Python, which calls MKL or cuBLAS. ``C++``, ``CUDA`` and
 ``Triton`` are kernels of this project: a loop over blocks on all threads of the host, and
-tiled kernels on the GPU. All compute in float32 without TF32. The compiled forms are made with
-empty caches, and a row holds the time of their first calls.
+tiled kernels on the GPU. NumPy calls the BLAS that it brings, on the host. All compute in float32
+without TF32. The compiled forms, in four modes, are made with empty caches, and a row holds the
+time of their first calls.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ CHECKED_ROWS = 64
 #: The published curve goes up to 17,500. The last sizes refine it where the budget allows.
 SIZES = {
     ("cpu", "small"): (128, 512),
-    ("cpu", "full"): (250, 500, 1000, 2000, 4000),
+    ("cpu", "full"): (250, 500, 1000, 2000, 4000, 7500),
     ("cuda", "small"): (256, 1024),
     ("cuda", "full"): (250, 500, 1000, 2500, 5000, 10000, 17500, 7500, 12500, 15000),
 }
 COMPILED = {
     ("cpu", "small"): (128,),
-    ("cpu", "full"): (250, 1000),
+    ("cpu", "full"): SIZES["cpu", "full"],
     ("cuda", "small"): (256,),
-    ("cuda", "full"): (1000,),
+    ("cuda", "full"): (250, 1000, 5000, 17500),
 }
 
 
@@ -83,9 +84,15 @@ def by_cpp(a: Tensor, b: Tensor) -> Callable[[], Tensor]:
     return call
 
 
+def by_numpy(a: Tensor, b: Tensor) -> Callable[[], Tensor]:
+    """Return a call of NumPy's product of two matrices on the CPU."""
+    x, y = a.numpy(), b.numpy()
+    return lambda: torch.from_numpy(x @ y)
+
+
 def _own(device: str) -> dict[str, Callable[[Tensor, Tensor], Callable[[], Tensor]]]:
     if device == "cpu":
-        return {"C++": by_cpp}
+        return {"NumPy": by_numpy, "C++": by_cpp}
     from benches.experiments.matmul_cuda import by_cuda, by_triton
 
     return {"CUDA": by_cuda, "Triton": by_triton}
