@@ -250,11 +250,12 @@ def test_fused_optimizers_in_16_bits_have_the_bits_of_the_cpu(name, dtype):
 
 
 def test_transformers_draw_the_tokens_of_the_cpu():
-    model = small_llama(heads=2)
+    model, everyone = small_llama(heads=2), list(range(64))
     with patched("repro"):
-        whole = generated(model, list(range(8)), top_k=20)
+        whole = generated(model, everyone, top_k=20)
         model.cuda()
-        assert torch.equal(generated(model, list(range(8)), top_k=20).cpu(), whole)
-        for cached in (True, False):
-            some = generated(model, [5, 2], top_k=20, use_cache=cached).cpu()
-            assert torch.equal(some, whole[[5, 2]])
+        assert torch.equal(generated(model, everyone, top_k=20).cpu(), whole)
+        for rows in ([5], [63, 8, 3, 1, 0, 50, 9, 20]):
+            for cached in (True, False):
+                some = generated(model, rows, top_k=20, use_cache=cached).cpu()
+                assert torch.equal(some, whole[rows])
