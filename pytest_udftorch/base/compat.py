@@ -192,6 +192,15 @@ def schema(base: str, overload: str) -> Any:
     return _SCHEMA.get()(base, overload)
 
 
+def has_schema(base: str, overload: str) -> bool:
+    """Tell whether torch has an overload (``aten::log``, ``out``), if only in its scripts."""
+    try:
+        schema(base, overload)
+    except RuntimeError:
+        return False
+    return True
+
+
 def has_kernel(name: str, key: str) -> bool:
     """Tell whether the dispatcher has a kernel for an overload at a dispatch key."""
     return bool(_HAS_KERNEL.get()(name, key))
@@ -207,6 +216,7 @@ def has_own_kernel(name: str, key: str) -> bool:
     return has_kernel(name, key) or not has_kernel(name, "CompositeImplicitAutograd")
 
 
+@functools.cache
 def dispatch_keys() -> frozenset[str]:
     """Return the names of all dispatch keys."""
     return frozenset(_KEY.get().__members__)
