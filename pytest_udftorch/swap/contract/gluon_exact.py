@@ -22,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from pytest_udftorch.swap.contract.gluon_products import _banded
+
 # Its name from Triton 3.8 on, and the one before.
 _copy = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 
@@ -140,7 +142,6 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
     STEP: gl.constexpr = a.block_type.shape[1]
     COLUMNS: gl.constexpr = b.block_type.shape[0]
     PARTS: gl.constexpr = CHUNK // STEP
-    BAND: gl.constexpr = 8
     HALF: gl.constexpr = COLUMNS // 2
     tile_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 2 * COLUMNS, 32]
@@ -163,11 +164,9 @@ def tiled_products(ua, ub, c, waiting, bias, a, b, m, n, padded, chunks, batches
         tile = task % tiles
         batch = task // tiles % batches
         split = task // tiles // batches
-        # Neighbours share rows and columns, which then are in the cache.
-        band = tile // (BAND * across)
-        height = gl.minimum(down - band * BAND, BAND)
-        top = (band * BAND + tile % (BAND * across) % height) * ROWS
-        left = tile % (BAND * across) // height * COLUMNS
+        top, left = _banded(tile, down, across)
+        top *= ROWS
+        left *= COLUMNS
         first = split << LEVELS
         count = gl.minimum(chunks - first, 1 << LEVELS)
         start = first * CHUNK

@@ -74,6 +74,14 @@ def _addresses(x, batch, row, place, of_batch, of_row, of_k, ALONG: gl.constexpr
 
 
 @gluon.jit
+def _fetch_both(a_part, b_part, x, y, a_place, b_place, nothing, first, end, WHOLE: gl.constexpr):
+    """Copy both factors' step that begins at place ``first``, as one group of copies."""
+    _fetch(a_part, x, a_place, 0.0, first, end, WHOLE)
+    _fetch(b_part, y, b_place, nothing, first, end, WHOLE)
+    async_copy.commit_group()
+
+
+@gluon.jit
 def _fetch(part, at, place, missing, first, end, WHOLE: gl.constexpr):
     """Copy a factor's step that begins at place ``first`` of k, if that is before the end."""
     if first < end:
@@ -85,6 +93,18 @@ def _fetch(part, at, place, missing, first, end, WHOLE: gl.constexpr):
         else:
             inside = gl.expand_dims(first + place < end, 0)
             part.store(gl.load(at, inside, other=missing))
+
+
+@gluon.jit
+def _banded(tile, down, across):
+    """Return the row and the column of a tile of down x across, in bands of eight rows.
+
+    Neighbours share rows and columns, which then are in the cache.
+    """
+    BAND: gl.constexpr = 8
+    band = tile // (BAND * across)
+    height = gl.minimum(down - band * BAND, BAND)
+    return band * BAND + tile % (BAND * across) % height, tile % (BAND * across) // height
 
 
 @gluon.jit
@@ -130,7 +150,6 @@ def copied_products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a
     neighbours of a factor are so in k, and WIDE that four of them can be copied at once.
     """
     PARTS: gl.constexpr = CHUNK // STEP
-    BAND: gl.constexpr = 8
     # Of a factor that lies along k, neighbouring threads read neighbouring rows.
     UP: gl.constexpr = 1 if A_ALONG else 4
     OVER: gl.constexpr = 1 if B_ALONG else 4
@@ -158,11 +177,9 @@ def copied_products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a
         tile = task % tiles
         batch = (task // tiles % batches).to(gl.int64)
         split = (task // tiles // batches).to(gl.int64)
-        # Neighbours share rows and columns, which then are in the cache.
-        band = tile // (BAND * across)
-        height = gl.minimum(down - band * BAND, BAND)
-        top = (band * BAND + tile % (BAND * across) % height) * ROWS
-        left = tile % (BAND * across) // height * COLUMNS
+        top, left = _banded(tile, down, across)
+        top *= ROWS
+        left *= COLUMNS
         start = (split * (CHUNK << LEVELS)).to(gl.int32)
         end = gl.minimum(start.to(gl.int64) + (CHUNK << LEVELS), k).to(gl.int32)
         a_up = top + gl.arange(0, ROWS, layout=gl.SliceLayout(1, a_layout))
@@ -175,10 +192,8 @@ def copied_products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a
         y = _addresses(b, batch, b_over, start + b_place, b_batch, b_column, b_k, B_ALONG, B_WIDE)
         steps = gl.cdiv(end - start, STEP)
         for early in gl.static_range(STAGES - 1):
-            at = start + early * STEP
-            _fetch(a_parts.index(early), x, a_place, 0.0, at, end, WHOLE)
-            _fetch(b_parts.index(early), y, b_place, nothing, at, end, WHOLE)
-            async_copy.commit_group()
+            _fetch_both(a_parts.index(early), b_parts.index(early), x, y, a_place, b_place, nothing,
+                        start + early * STEP, end, WHOLE)  # fmt: skip
             x += STEP * a_k
             y += STEP * b_k
         acc = gl.zeros((ROWS, COLUMNS), gl.float32, layout=tile_layout)
@@ -191,10 +206,8 @@ def copied_products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a
             acc = gl.dot_fma(u, v, acc)
             ahead = s + STAGES - 1
             to = ahead % STAGES
-            at = start + ahead * STEP
-            _fetch(a_parts.index(to), x, a_place, 0.0, at, end, WHOLE)
-            _fetch(b_parts.index(to), y, b_place, nothing, at, end, WHOLE)
-            async_copy.commit_group()
+            _fetch_both(a_parts.index(to), b_parts.index(to), x, y, a_place, b_place, nothing,
+                        start + ahead * STEP, end, WHOLE)  # fmt: skip
             x += STEP * a_k
             y += STEP * b_k
             if (s % PARTS == PARTS - 1) | (s == steps - 1):

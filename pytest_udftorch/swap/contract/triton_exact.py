@@ -13,7 +13,7 @@ This module imports triton, so it is itself imported when the first kernel is ne
 import triton
 import triton.language as tl
 
-from pytest_udftorch.swap.contract.triton_kernels import _closed, _taken
+from pytest_udftorch.swap.contract.triton_kernels import _banded, _closed, _taken
 
 
 @triton.jit
@@ -275,7 +275,6 @@ def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunk
     down = tl.cdiv(m, ROWS)
     tiles = down * across
     SIZE: tl.constexpr = ROWS * COLUMNS
-    BAND: tl.constexpr = 8
     PARTS: tl.constexpr = CHUNK // STEP
     WHOLE: tl.constexpr = tl.int32 if KIND == "int8" else tl.float32
     places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -284,11 +283,9 @@ def exact_products(ah, al, ua, bh, bl, ub, c, waiting, bias, m, n, padded, chunk
         tile = task % tiles
         batch = (task // tiles % batches).to(tl.int64)
         split = task // tiles // batches
-        # Neighbours share rows and columns, which then are in the cache.
-        band = tile // (BAND * across)
-        height = tl.minimum(down - band * BAND, BAND)
-        i = (band * BAND + tile % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
-        j = tile % (BAND * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+        up, over = _banded(tile, down, across)
+        i = up * ROWS + tl.arange(0, ROWS)
+        j = over * COLUMNS + tl.arange(0, COLUMNS)
         row = batch * m + (i if TILED else i % m)
         column = batch * n + (j if TILED else j % n)
         first = split << LEVELS

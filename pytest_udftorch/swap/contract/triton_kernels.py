@@ -91,6 +91,18 @@ def _closed(room, one, chunks, SIZE: tl.constexpr):
     return total
 
 
+@triton.jit
+def _banded(tile, down, across):
+    """Return the row and the column of a tile of down x across, in bands of eight rows.
+
+    Neighbours share rows and columns, which then are in the cache.
+    """
+    BAND: tl.constexpr = 8
+    band = tile // (BAND * across)
+    height = tl.minimum(down - band * BAND, BAND)
+    return band * BAND + tile % (BAND * across) % height, tile % (BAND * across) // height
+
+
 @triton.jit(
     # Strides are: without their divisors loads are narrow.
     do_not_specialize=["m", "n", "k", "batches", "splits"],
@@ -111,18 +123,15 @@ def products(a, b, c, waiting, bias, m, n, k, batches, splits, a_batch, a_row, a
     nothing = _minus_zero()
     SIZE: tl.constexpr = ROWS * COLUMNS
     PARTS: tl.constexpr = CHUNK // STEP
-    BAND: tl.constexpr = 8
     places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + places
     for task in range(tl.program_id(0), tiles * batches * splits, tl.num_programs(0)):
         tile = task % tiles
         batch = (task // tiles % batches).to(tl.int64)
         split = (task // tiles // batches).to(tl.int64)
-        # Neighbours share rows and columns, which then are in the cache.
-        band = tile // (BAND * across)
-        height = tl.minimum(down - band * BAND, BAND)
-        i = (band * BAND + tile % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
-        j = tile % (BAND * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+        up, over = _banded(tile, down, across)
+        i = up * ROWS + tl.arange(0, ROWS)
+        j = over * COLUMNS + tl.arange(0, COLUMNS)
         first = (split * (CHUNK << LEVELS)).to(tl.int32)
         end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
         at = first + tl.arange(0, STEP)
