@@ -548,48 +548,46 @@ def test_a_process_that_may_open_no_more_files_is_told_so(tmp_path):
     """At each number of files that are left, a session opens or says what to do."""
     (tmp_path / "it.py").write_text(
         textwrap.dedent("""
-        import os, resource, torch
+        import contextlib, os, resource, torch
         from pytest_udftorch import patched
         from pytest_udftorch.errors import CacheError
+
+        @contextlib.contextmanager
+        def left(room):
+            # Take all descriptors but so many.
+            taken = []
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            for _ in range(room):
+                os.close(taken.pop())
+            try:
+                yield
+            finally:
+                for descriptor in taken:
+                    os.close(descriptor)
 
         with patched("corem", ["exp"]):
             pass
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
         ends = []
         for room in range(8):
-            taken = []
-            try:
-                while True:
-                    taken.append(os.open("/dev/null", os.O_RDONLY))
-            except OSError:
-                pass
-            for _ in range(room):
-                os.close(taken.pop())
-            try:
-                with patched("corem", ["log"]):
-                    pass
-                ends.append("open")
-            except CacheError as error:
-                ends.append(str(error))
-            finally:
-                for descriptor in taken:
-                    os.close(descriptor)
+            with left(room):
+                try:
+                    with patched("corem", ["log"]):
+                        pass
+                    ends.append("open")
+                except CacheError as error:
+                    ends.append(str(error))
         assert "its limit is 64 at once" in ends[0], ends
         assert "ulimit -n, at most 4,096 here" in ends[0], ends
         assert ends[-1] == "open", ends
         # A library that was not read before is not called unreadable.
-        taken = []
-        try:
-            while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            pass
-        try:
-            patched("canary")
-        except CacheError as error:
-            told = str(error)
-        for descriptor in taken:
-            os.close(descriptor)
+        with left(0):
+            try:
+                patched("canary")
+            except CacheError as error:
+                told = str(error)
         assert "its limit is 64 at once" in told, told
         patched("canary")
         """)

@@ -136,20 +136,27 @@ def _split(tiles: int, k: int, unsplit: int) -> tuple[int, int]:
 
 def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
     """Return how to compute so many products of m times n results over k."""
-    chunk, enough = _chunk, _resident(device) // _OF_PROCESSOR
+    enough = _resident(device) // _OF_PROCESSOR
     for side in (64, 32):
         rows, columns = (min(side, max(16, 1 << log2(size))) for size in (m, n))
         tiles = batches * -(-m // rows) * -(-n // columns)
-        # More splits than this cost another launch, for little.
-        if tiles * max(1, -(-k // (chunk << _PART))) >= enough:
+        if _fill(tiles, k, enough):
             break
     levels, splits = _split(tiles, k, _PART)
     constants = {
-        "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+        "LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
         "WHOLE": k % _STEP == 0,
     }  # fmt: skip
     programs = min(tiles * splits, _resident(device))
     return Plan(splits, programs, constants, _STAGES, programs * levels * rows * columns)
+
+
+def _fill(tiles: int, k: int, enough: int) -> bool:
+    """Tell whether so many tiles are enough programs, in as many parts of k as are worth it.
+
+    More parts cost another launch, for little.
+    """
+    return tiles * max(1, -(-k // (_chunk << _PART))) >= enough
 
 
 @functools.cache
@@ -206,7 +213,7 @@ def _product_launch(
         return made, plan.splits, plan.room
     for tile in _TILES:
         tiles = batches * -(-m // tile.side) * -(-n // tile.side)
-        if tiles * max(1, -(-k // (chunk << _PART))) >= _PROGRAMS:
+        if _fill(tiles, k, _PROGRAMS):
             break
     levels, splits = _split(tiles, k, _UNSPLIT)
     programs = min(tiles * splits, cuda_exact.processors(device) * tile.resident)
