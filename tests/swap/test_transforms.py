@@ -212,10 +212,21 @@ def eager(name):
 #: Recorders that decompose a program into operators in another order of additions.
 REORDERED = {("index_add", "exported_and_decomposed")}
 
+#: What a session leaves whole once compilers are loaded, and torch does not.
+KEPT_WHOLE = {("upsampling", "made_fx_of_fakes"): ["aten.upsample_bilinear2d.default"]}
+
+#: Of a program that it traces, torch computes the gradient as if there were zeros.
+OTHER_GRADIENTS = ("prod",)
+
 
 def close(one, other):
+    def near(a, b):
+        # Of the largest element: what cancels has errors of what it is made of.
+        far = (a.double() - b.double()).abs().max()
+        return far <= max(1e-4, 4 * torch.finfo(a.dtype).eps) * b.double().abs().max()
+
     pairs = zip(tree.tree_leaves(one), tree.tree_leaves(other), strict=True)
-    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs)
+    return all(near(a, b) if a.is_floating_point() else torch.equal(a, b) for a, b in pairs)
 
 
 def each_record():
@@ -240,7 +251,8 @@ def test_a_record_has_stocks_operators_and_the_bits_of_the_session(name, recorde
         with session(library):
             record, seen = recorded(recorder, name)
             assert (same if whole else close)(record(*given), eager(name))
-        assert seen == operators
+        # With compilers loaded, a session keeps whole what torch would write out for them.
+        assert seen == operators or seen == KEPT_WHOLE.get((name, recorder))
         # The record holds nothing of the session.
         assert same(record(*given), stock)
 
@@ -453,8 +465,12 @@ def test_every_compiled_program_is_like_eager(name, library):
     with session(library), quiet():
         module, given = fresh(name)
         found = gradients(plain, torch.compile(module), given)
-        judge = same_bits if library == "repro" else close
-        assert judge(found, gradients(plain, *fresh(name)))
+        wanted = gradients(plain, *fresh(name))
+        if library == "repro" and name not in OTHER_GRADIENTS:
+            assert same_bits(found, wanted)
+        else:
+            assert close(found, wanted)
+            assert library != "repro" or same_bits(found[0], wanted[0])
 
 
 @pytest.mark.slow
