@@ -706,6 +706,18 @@ def test_an_overload_that_is_loaded_late_is_found():
     assert schemas.overloads("udftorch_late::f") == ["udftorch_late::f", "udftorch_late::f.out"]
 
 
+def test_the_list_of_operators_is_not_read_for_what_cannot_be_in_it(monkeypatch):
+    assert "aten::log.out" in schemas.overloads("aten::log")
+
+    def again():
+        pytest.fail("the dispatcher's list was read again")
+
+    monkeypatch.setattr(schemas.compat, "operator_names", again)
+    assert schemas.overloads("aten::sum.dim_IntList") == []
+    assert not schemas.has_overload("aten::log.no_such_one")
+    assert schemas.has_overload("aten::sum.dim_IntList")
+
+
 def test_an_operator_without_a_stock_kernel_has_nothing_to_fall_back_to():
     with pytest.raises(SwapError, match="torch has no kernel of aten::_cudnn_ctc_loss at CPU"):
         enter(operator_udf("aten::_cudnn_ctc_loss")(lambda *given: given))

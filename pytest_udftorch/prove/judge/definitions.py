@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from pytest_udftorch.base import compat
 from pytest_udftorch.swap.observe.recording import draws
 from pytest_udftorch.swap.operators.decompositions import DEFINITIONS
 from pytest_udftorch.swap.operators.overload import name_of
 from pytest_udftorch.swap.operators.rows import find
-
-#: Kernels of attention have no float64, and torch's table has none of those for CUDA.
-_ATTENTION: Final = tuple(
-    f"_scaled_dot_product_{form}_attention" for form in ("flash", "efficient", "cudnn")
-)
+from pytest_udftorch.swap.operators.sums import FUSED
 
 
 def by_definition(operator: Any, args: Any, kwargs: Any) -> Any:
@@ -31,7 +27,8 @@ def by_definition(operator: Any, args: Any, kwargs: Any) -> Any:
     Returns:
         NotImplemented if it has no definition for these arguments.
     """
-    if name_of(operator) in _ATTENTION:
+    # Kernels of attention have no float64, and torch's table has none of those for CUDA.
+    if name_of(operator) in FUSED:
         return _attention(operator, args, kwargs)
     return compat.decompositions().get(operator, operator.decompose)(*args, **kwargs)
 

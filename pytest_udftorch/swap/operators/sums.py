@@ -176,7 +176,8 @@ _WINDOWS: Final = (
     row("grid_sampler_3d_backward", _REDUCES, contract=OWN_ON_CPU),
 )  # fmt: skip
 
-_FUSED: Final = tuple(f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn"))
+#: The forms among which attention chooses on CUDA.
+FUSED: Final = tuple(f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn"))
 
 
 def _attention(
@@ -195,8 +196,8 @@ _ATTENTION: Final = (
         cuda=Operator(
             "scaled_dot_product_attention",
             ("attention_forward", "attention_queries", "attention_keys"),
-            tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")),
-            tuple((name, f"make<{name.split('_')[4].capitalize()}Attention>") for name in _FUSED))),
+            tuple(f"{name}{end}" for name in FUSED for end in ("", "_backward")),
+            tuple((name, f"make<{name.split('_')[4].capitalize()}Attention>") for name in FUSED))),
     # Heads of values of another size than those of queries, which are given zeros and fused.
     row("_scaled_dot_product_attention_math", _REDUCES, "exp", contract=OWN),
     _attention("_scaled_dot_product_flash_attention_for_cpu", "attention",
