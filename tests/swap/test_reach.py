@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,8 @@ def hide(monkeypatch):
         kept = [s for s in bound.slots if not re.fullmatch(pattern, s.symbol)]
         assert len(kept) < len(bound.slots)
         monkeypatch.setattr(bound, "slots", kept)
+        # What sessions remember of these slots holds for no others.
+        monkeypatch.setattr(bound, "_steps", OrderedDict())
 
     return apply
 
