@@ -349,7 +349,7 @@ def document(rows: dict[tuple[str, int, str, str], dict[str, Any]]) -> dict[str,
         "state": STATE,
         "rows": [rows[key] for key in KEYS if key in rows and "failed" not in rows[key]],
         "failed": [rows[key] for key in KEYS if "failed" in rows.get(key, {})],
-        "left_out": {case: " ".join(names) for case, names in left.items()},
+        "left_out": left,
     }
 
 

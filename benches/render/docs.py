@@ -1148,7 +1148,7 @@ def rewriting_gains(results: Results) -> str:
                   for r in document["failed"]]  # fmt: skip
         said += f" Failed: {'; '.join(failed)}."
     if document["left_out"]:
-        left = (f"{case} ({', '.join(n.split())})" for case, n in document["left_out"].items())
+        left = (f"{case} ({', '.join(names)})" for case, names in document["left_out"].items())
         said += f" Not measured: {'; '.join(left)}."
     return _joined([*lines, said], document)
 

@@ -99,7 +99,7 @@ def test_rows_of_several_machines_are_joined(tmp_path, capsys):
     found = json.loads(stored.read_text())
     assert [(r["device"], r["speedup"]) for r in found["rows"]] == [("cpu", 3), ("cuda", 2)]
     assert [r["failed"] for r in found["failed"]] == ["OutOfMemoryError: so it was"]
-    left = [(case, name) for case, names in found["left_out"].items() for name in names.split()]
+    left = [(case, name) for case, names in found["left_out"].items() for name in names]
     assert len(left) == len(rewriting_gains.KEYS) - 3
     assert ("BERT at batch 1 on cpu", "udf_pet") not in left
     assert ("BERT at batch 1 on cpu", "udf_taso") in left
